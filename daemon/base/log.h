@@ -1,0 +1,17 @@
+/* Structured log lines on standard error: "2026-01-02T03:04:05.678Z info message key=value".
+ * Thread-safe: one line is one write(2). Under systemd (JOURNAL_STREAM set) the time is left out
+ * and the level is written as the journal's <N> prefix. */
+#ifndef BASE_LOG_H
+#define BASE_LOG_H
+
+enum log_level { LOG_LEVEL_DEBUG, LOG_LEVEL_INFO, LOG_LEVEL_WARNING, LOG_LEVEL_ERROR };
+
+void log_set_level(enum log_level least);
+void log_at(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#define log_debug(...) log_at(LOG_LEVEL_DEBUG, __VA_ARGS__)
+#define log_info(...) log_at(LOG_LEVEL_INFO, __VA_ARGS__)
+#define log_warning(...) log_at(LOG_LEVEL_WARNING, __VA_ARGS__)
+#define log_error(...) log_at(LOG_LEVEL_ERROR, __VA_ARGS__)
+
+#endif
