@@ -5,9 +5,10 @@
  * they hold. This folder knows tensors and queues; it knows nothing of jobs, layers or ranks.
  *
  * Queues. Every operation takes a queue and returns at once; work in one queue happens in order.
- * A failure is kept by the queue and comes back from queue_wait; operations after it do nothing.
- * Queues are joined by events (event_record in one, event_await in the other). The CPU backend's
- * queues are synchronous: an operation has happened when its call returns.
+ * A queue that failed stays failed: operations after the failure do nothing, and every queue_wait
+ * returns it, to be freed by the caller. Queues are joined by events (event_record in one,
+ * event_await in the other), which carry a failure along. A queue serves one thread at a time. The
+ * CPU backend's queues are synchronous: an operation has happened when its call returns.
  *
  * Tensors are views: the caller owns the memory, which must outlive the queued work. Shapes in the
  * comments are rows first; n, m are counts of rows, H heads, d the head dimension. The last
@@ -56,6 +57,8 @@ struct tensor tensor_3d(void *data, enum dtype dtype, enum device device, int64_
                         int64_t k);
 /* Rows [begin, begin + count) of the first dimension. */
 struct tensor tensor_rows(struct tensor t, int64_t begin, int64_t count);
+/* Columns [begin, begin + count) of a tensor of dims 2. */
+struct tensor tensor_columns(struct tensor t, int64_t begin, int64_t count);
 /* The same rows seen with another split of the trailing dimensions, e.g. [n, H d] as [n, H, d] and
  * back. Trailing dimensions must be contiguous. */
 struct tensor tensor_heads(struct tensor t, int64_t heads);
@@ -148,7 +151,8 @@ struct kernels {
     /* dst[i] = src[rows[i]]; rows [n] i32; a negative row gives zeros. */
     void (*gather_rows)(struct kernel_queue *q, struct tensor dst, struct tensor src,
                         struct tensor rows);
-    /* dst[rows[i]] += src[i]; rows may repeat. The sum's order is fixed. */
+    /* dst[rows[i]] += src[i]; rows may repeat, negative ones are skipped. The sum's order is fixed.
+     */
     void (*scatter_add_rows)(struct kernel_queue *q, struct tensor dst, struct tensor src,
                              struct tensor rows);
 

@@ -1,0 +1,143 @@
+#include "kernels/cpu/tiles.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+/* A tile of fewer rows is not cut: its products would be too small to run well. */
+#define LEAST_ROWS 16
+/* The halves of a tile must be smaller than it by this part for the cut to pay. */
+#define LEAST_SAVING 0.2
+
+static int64_t min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t max(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t area(const struct tile *t)
+{
+    return (t->row_end - t->row_begin) * (t->key_end - t->key_begin);
+}
+
+/* Trims the tile to what is seen; one that nobody sees gets an area of 0. Returns the number of
+ * visible pairs. */
+static int64_t trim(struct tile *t, const struct key_interval *intervals)
+{
+    int64_t first = t->row_end, last = t->row_begin, begin = t->key_end, end = t->key_begin;
+    int64_t pairs = 0;
+    for (int64_t row = t->row_begin; row < t->row_end; row++) {
+        int64_t from = max(intervals[row].begin, t->key_begin);
+        int64_t to = min(intervals[row].end, t->key_end);
+        if (from >= to)
+            continue;
+        first = min(first, row);
+        last = row + 1;
+        begin = min(begin, from);
+        end = max(end, to);
+        pairs += to - from;
+    }
+    if (pairs == 0)
+        last = first, end = begin;
+    t->key_row += begin - t->key_begin;
+    *t = (struct tile){first, last, begin, end, t->key_row};
+    return pairs;
+}
+
+static bool append(struct tile_list *list, struct tile t)
+{
+    if (list->count == list->capacity) {
+        size_t capacity = list->capacity ? list->capacity * 2 : 64;
+        struct tile *grown = realloc(list->tile, capacity * sizeof *grown);
+        if (!grown)
+            return false;
+        list->tile = grown;
+        list->capacity = capacity;
+    }
+    list->tile[list->count++] = t;
+    return true;
+}
+
+/* Appends the tile, cut where that pays. The depth is that of halving TILE_ROWS rows. */
+static bool add(struct tile_list *list, struct tile t, const struct key_interval *intervals)
+{
+    int64_t pairs = trim(&t, intervals);
+    if (pairs == 0)
+        return true;
+    int64_t rows = t.row_end - t.row_begin;
+    if (pairs == area(&t) || rows <= LEAST_ROWS)
+        return append(list, t);
+    struct tile upper = t, lower = t;
+    upper.row_end = lower.row_begin = t.row_begin + rows / 2;
+    struct tile trimmed_upper = upper, trimmed_lower = lower;
+    trim(&trimmed_upper, intervals);
+    trim(&trimmed_lower, intervals);
+    double halves = (double)(area(&trimmed_upper) + area(&trimmed_lower));
+    if (halves > (1 - LEAST_SAVING) * (double)area(&t))
+        return append(list, t);
+    return add(list, upper, intervals) && add(list, lower, intervals);
+}
+
+/* The first position from `from` on that some row sees, or INT64_MAX. */
+static int64_t next_seen(const struct key_interval *intervals, int64_t row_begin, int64_t row_end,
+                         int64_t from)
+{
+    int64_t next = INT64_MAX;
+    for (int64_t row = row_begin; row < row_end; row++) {
+        int64_t begin = max(intervals[row].begin, from);
+        if (begin < intervals[row].end)
+            next = min(next, begin);
+    }
+    return next;
+}
+
+/* The chunk that holds a position. */
+static int find_chunk(const struct attention_piece *piece, int64_t position)
+{
+    int low = 0, high = piece->n_chunks;
+    while (high - low > 1) {
+        int middle = low + (high - low) / 2;
+        if (piece->chunks[middle].position <= position)
+            low = middle;
+        else
+            high = middle;
+    }
+    assert(low < piece->n_chunks && position >= piece->chunks[low].position &&
+           position < piece->chunks[low].position + piece->chunks[low].length);
+    return low;
+}
+
+bool tile_list_build(struct tile_list *list, const struct attention_piece *piece, int64_t row_begin,
+                     int64_t row_end)
+{
+    assert(row_end - row_begin <= TILE_ROWS);
+    list->count = 0;
+    int64_t from = next_seen(piece->intervals, row_begin, row_end, INT64_MIN);
+    while (from < INT64_MAX) {
+        int c = find_chunk(piece, from);
+        const struct key_chunk *chunk = &piece->chunks[c];
+        int64_t key_row = chunk->row + (from - chunk->position);
+        /* Chunks that continue each other in position and in row are as good as one. */
+        int64_t end = chunk->position + chunk->length;
+        while (end < from + TILE_KEYS && c + 1 < piece->n_chunks && chunk[1].position == end &&
+               chunk[1].row == chunk->row + chunk->length) {
+            chunk++, c++;
+            end += chunk->length;
+        }
+        end = min(end, from + TILE_KEYS);
+        struct tile t = {row_begin, row_end, from, end, key_row};
+        if (!add(list, t, piece->intervals))
+            return false;
+        from = next_seen(piece->intervals, row_begin, row_end, end);
+    }
+    return true;
+}
+
+void tile_list_free(struct tile_list *list)
+{
+    free(list->tile);
+    *list = (struct tile_list){0};
+}
