@@ -64,15 +64,6 @@ struct tensor tensor_columns(struct tensor t, int64_t begin, int64_t count)
     return t;
 }
 
-struct tensor tensor_columns(struct tensor t, int64_t begin, int64_t count)
-{
-    assert(t.dims == 2 && begin >= 0 && count >= 0 && begin + count <= t.shape[1]);
-    if (count)
-        t.data = (char *)t.data + (size_t)begin * dtype_size(t.dtype);
-    t.shape[1] = count;
-    return t;
-}
-
 struct tensor tensor_heads(struct tensor t, int64_t heads)
 {
     assert(t.dims == 2 && heads > 0 && t.shape[1] % heads == 0);
