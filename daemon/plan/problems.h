@@ -4,6 +4,9 @@
 
 #include <stddef.h>
 
+/* Nobody reads more; a hostile input must not make us keep more. */
+#define PROBLEMS_MAX 256
+
 struct problem {
     char *path;    /* JSON pointer of the field, e.g. "/objective/block_size" */
     char *message; /* what is wrong and what would be right */
@@ -12,8 +15,9 @@ struct problem {
 struct problems {
     struct problem *items;
     size_t count, capacity;
-    size_t
-        lost; /* problems that memory was too short to keep; such an input is wrong all the same */
+    /* Problems beyond PROBLEMS_MAX or for which memory was too short; such an input is wrong all
+     * the same. */
+    size_t lost;
 };
 
 void problems_add(struct problems *p, const char *path, const char *format, ...)
