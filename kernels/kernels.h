@@ -89,7 +89,8 @@ struct attention_piece {
     struct tensor k, v;   /* [m, H_kv, d] */
     struct tensor dk, dv; /* backward only, as k and v, += */
     /* Sorted by position, disjoint. A position that a query sees and no chunk holds is a fault of
-     * the caller. Host memory, as is intervals; both must outlive the queued work. */
+     * the caller; a key that no query sees is not read. Host memory, as is intervals; both must
+     * outlive the queued work. */
     const struct key_chunk *chunks;
     int n_chunks;
     const struct key_interval *intervals; /* [n], one a query row */

@@ -94,6 +94,20 @@ static int64_t next_seen(const struct key_interval *intervals, int64_t row_begin
     return next;
 }
 
+/* The end of the run of positions from `from` on, up to `limit`, each of which some row sees. */
+static int64_t seen_until(const struct key_interval *intervals, int64_t row_begin, int64_t row_end,
+                          int64_t from, int64_t limit)
+{
+    int64_t end = from, before;
+    do {
+        before = end;
+        for (int64_t row = row_begin; row < row_end; row++)
+            if (intervals[row].begin <= end)
+                end = max(end, intervals[row].end);
+    } while (end > before && end < limit);
+    return min(end, limit);
+}
+
 /* The chunk that holds a position. */
 static int find_chunk(const struct attention_piece *piece, int64_t position)
 {
@@ -127,7 +141,7 @@ bool tile_list_build(struct tile_list *list, const struct attention_piece *piece
             chunk++, c++;
             end += chunk->length;
         }
-        end = min(end, from + TILE_KEYS);
+        end = seen_until(piece->intervals, row_begin, row_end, from, min(end, from + TILE_KEYS));
         struct tile t = {row_begin, row_end, from, end, key_row};
         if (!add(list, t, piece->intervals))
             return false;

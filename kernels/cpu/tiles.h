@@ -2,11 +2,12 @@
  *
  * The rows of a query tile may see very different keys: the rows that a rank owns are runs of
  * blocks, views and chunks from all over a sequence. So the visible keys are walked from the left:
- * a tile of keys begins at the next position that some row sees, which leaves out what nobody
- * sees however long it is. It is trimmed to the rows and keys between the first and last that see
- * something. Where rows still see little of the rectangle (diagonals, ends of documents, blocks of
- * their own) it is cut into halves of rows, each trimmed again, as long as that saves enough to
- * pay for smaller products. What all rows see entirely needs no mask.
+ * a tile of keys begins at the next position that some row sees and ends at the latest where the
+ * next one is seen by none. So what nobody sees costs nothing, however long it is, and is never
+ * read. A tile is trimmed to the rows that see something of it. Where they still see little of the
+ * rectangle (diagonals, ends of documents, blocks of their own) it is cut into halves of rows,
+ * each trimmed again, as long as that saves enough to pay for smaller products. What all rows see
+ * entirely needs no mask.
  *
  * The rectangles depend on intervals and chunks alone: all heads share them.
  */
