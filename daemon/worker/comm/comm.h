@@ -32,15 +32,29 @@ struct meeting {
 };
 void meeting_free(struct meeting_bytes *all, int world);
 
+/* A meeting of everybody, seen by a part of them: every rank of the whole meeting exchanges under
+ * the same key at the same time, each within its own group, and gets what its group posted.
+ * members [n_members] are ranks of the whole meeting, in the group's order. g and what it points
+ * to must outlive the result. */
+struct meeting_group {
+    const struct meeting *whole;
+    int whole_world;
+    const int *members;
+    int n_members;
+};
+struct meeting meeting_of_group(struct meeting_group *g);
+
 struct comm_counters {
     int64_t sent_bytes, received_bytes; /* payload to and from other ranks, since creation */
 };
 
-/* `name` tells communicators of a job apart (it becomes part of the meeting's keys): "world",
- * "group-0", ... */
 struct err *comm_create_self(struct comm **out);
-/* interface: address to bind, e.g. "127.0.0.1" or a node's address. timeout_s bounds the wait in
- * any operation. */
+/* `name` tells the communicators of a job apart, up to 64 characters: it becomes part of the
+ * meeting's key, so all ranks of the meeting give the same: "world", or "group" for every group.
+ * address: where to listen, e.g. "127.0.0.1" or the node's address. timeout_s bounds this call's
+ * meeting, its connecting, and later the wait in any operation. A rank that is gone is an
+ * ERR_ABORTED at once, one that is silent an ERR_TIMEOUT. The process ignores SIGPIPE from here
+ * on. */
 struct err *comm_create_gloo(const struct meeting *meeting, const char *name, int rank, int world,
                              const char *address, double timeout_s, struct comm **out);
 void comm_destroy(struct comm *c);
@@ -64,7 +78,7 @@ void comm_all_to_all(struct comm *c, struct kernel_queue *q, const void *send,
 struct err *comm_sum(struct comm *c, double *values, size_t count);
 struct err *comm_barrier(struct comm *c);
 
-/* The first failure, or NULL; ownership passes to the caller, the communicator stays failed. */
+/* The first failure, or NULL: a copy of it, owned by the caller; the communicator stays failed. */
 struct err *comm_failure(struct comm *c);
 
 #endif
