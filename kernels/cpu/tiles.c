@@ -3,10 +3,8 @@
 #include <assert.h>
 #include <stdlib.h>
 
-/* A tile of fewer rows is not cut: its products would be too small to run well. */
-#define LEAST_ROWS 16
-/* The halves of a tile must be smaller than it by this part for the cut to pay. */
-#define LEAST_SAVING 0.2
+/* Cutting a tile must leave out this many pairs to pay for the smaller products. */
+#define LEAST_SAVING 256
 
 static int64_t min(int64_t a, int64_t b)
 {
@@ -61,23 +59,43 @@ static bool append(struct tile_list *list, struct tile t)
     return true;
 }
 
-/* Appends the tile, cut where that pays. The depth is that of halving TILE_ROWS rows. */
+/* The pairs in the trimmed tile of the first 1, 2, .. rows of `t` (step 1) or of the last ones
+ * (step -1): areas[i] is for `i` rows. */
+static void growing_areas(int64_t *areas, const struct tile *t,
+                          const struct key_interval *intervals, int step)
+{
+    int64_t rows = t->row_end - t->row_begin, begin = t->key_end, end = t->key_begin;
+    const struct key_interval *row = intervals + (step > 0 ? t->row_begin : t->row_end - 1);
+    areas[0] = 0;
+    for (int64_t i = 1; i <= rows; i++, row += step) {
+        int64_t from = max(row->begin, t->key_begin), to = min(row->end, t->key_end);
+        if (from < to) {
+            begin = min(begin, from);
+            end = max(end, to);
+        }
+        areas[i] = i * max(end - begin, 0);
+    }
+}
+
+/* Appends the tile, cut between the two rows where that leaves out most. Each cut shrinks the
+ * area, so the recursion ends; it is at most TILE_ROWS deep. */
 static bool add(struct tile_list *list, struct tile t, const struct key_interval *intervals)
 {
-    int64_t pairs = trim(&t, intervals);
+    int64_t pairs = trim(&t, intervals), rows = t.row_end - t.row_begin;
     if (pairs == 0)
         return true;
-    int64_t rows = t.row_end - t.row_begin;
-    if (pairs == area(&t) || rows <= LEAST_ROWS)
+    if (area(&t) - pairs < LEAST_SAVING)
+        return append(list, t);
+    int64_t above[TILE_ROWS + 1], below[TILE_ROWS + 1], cut = 0;
+    growing_areas(above, &t, intervals, 1);
+    growing_areas(below, &t, intervals, -1);
+    for (int64_t i = 1; i < rows; i++)
+        if (above[i] + below[rows - i] < above[cut] + below[rows - cut])
+            cut = i;
+    if (area(&t) - above[cut] - below[rows - cut] < LEAST_SAVING)
         return append(list, t);
     struct tile upper = t, lower = t;
-    upper.row_end = lower.row_begin = t.row_begin + rows / 2;
-    struct tile trimmed_upper = upper, trimmed_lower = lower;
-    trim(&trimmed_upper, intervals);
-    trim(&trimmed_lower, intervals);
-    double halves = (double)(area(&trimmed_upper) + area(&trimmed_lower));
-    if (halves > (1 - LEAST_SAVING) * (double)area(&t))
-        return append(list, t);
+    upper.row_end = lower.row_begin = t.row_begin + cut;
     return add(list, upper, intervals) && add(list, lower, intervals);
 }
 
