@@ -1,0 +1,249 @@
+#include "daemon/worker/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/base/clock.h"
+#include "daemon/worker/optim/zero1.h"
+
+struct engine {
+    struct engine_options options;
+    struct parameters parameters;
+    int64_t windows[MODEL_MAX_LAYERS];
+    int n_windows;
+    int64_t flat_count;
+    float *weights, *gradients; /* device, [flat_count] */
+    struct kernel_queue *queue;
+    struct decoder *decoder;
+    struct zero1 *zero1;
+    struct plan_capacity capacity;
+    /* host, [capacity.rows] */
+    int32_t *row_ids, *loss_rows, *loss_labels;
+    float *loss_weights;
+    double optimizer_s;
+};
+
+static struct plan_shape shape_of(const struct engine *e, const struct objective_spec *objective,
+                                  int64_t length)
+{
+    bool causal = objective->type == OBJECTIVE_AUTOREGRESSIVE;
+    return (struct plan_shape){
+        .mode = e->options.mode,
+        .causal = causal,
+        .degree = comm_world(e->options.group),
+        .views = causal ? 0 : objective->views,
+        .length = length,
+        .block_size = objective->block_size,
+    };
+}
+
+static size_t flat_bytes(const struct engine *e)
+{
+    return (size_t)e->flat_count * sizeof(float);
+}
+
+static struct err *init(struct engine *e)
+{
+    const struct engine_options *o = &e->options;
+    const struct kernels *k = o->kernels;
+    int kind_of_layer[MODEL_MAX_LAYERS];
+    TRY(parameters_create(o->model, &e->parameters));
+    e->n_windows = plan_windows(o->model, e->windows, kind_of_layer);
+    struct plan_shape shape = shape_of(e, &o->objective, o->max_length);
+    TRY(plan_capacity(&shape, comm_rank(o->group), e->windows, e->n_windows, &e->capacity));
+    e->flat_count = zero1_flat_count(&e->parameters, comm_world(o->world));
+    TRY(k->queue_create(&e->queue));
+    TRY(k->alloc(flat_bytes(e), (void **)&e->weights));
+    TRY(k->alloc(flat_bytes(e), (void **)&e->gradients));
+    k->fill_zero(e->queue, e->weights, flat_bytes(e));
+    k->fill_zero(e->queue, e->gradients, flat_bytes(e));
+    TRY(decoder_create(k, o->group, &e->parameters, e->weights, e->gradients, &e->capacity,
+                       o->recompute, &e->decoder));
+    TRY(zero1_create(k, o->world, &e->parameters, e->weights, e->gradients, &e->zero1));
+    size_t rows = (size_t)e->capacity.rows + 1;
+    e->row_ids = malloc(rows * sizeof *e->row_ids);
+    e->loss_rows = malloc(rows * sizeof *e->loss_rows);
+    e->loss_labels = malloc(rows * sizeof *e->loss_labels);
+    e->loss_weights = malloc(rows * sizeof *e->loss_weights);
+    if (!e->row_ids || !e->loss_rows || !e->loss_labels || !e->loss_weights)
+        return err_no_memory();
+    return k->queue_wait(e->queue);
+}
+
+struct err *engine_create(const struct engine_options *options, struct engine **out)
+{
+    struct engine *e = calloc(1, sizeof *e);
+    if (!e)
+        return err_no_memory();
+    e->options = *options;
+    struct err *error = init(e);
+    if (error)
+        engine_destroy(e);
+    else
+        *out = e;
+    return error;
+}
+
+void engine_destroy(struct engine *e)
+{
+    if (!e)
+        return;
+    free(e->loss_weights);
+    free(e->loss_labels);
+    free(e->loss_rows);
+    free(e->row_ids);
+    zero1_destroy(e->zero1);
+    decoder_destroy(e->decoder);
+    if (e->gradients)
+        e->options.kernels->release(e->gradients);
+    if (e->weights)
+        e->options.kernels->release(e->weights);
+    if (e->queue)
+        e->options.kernels->queue_destroy(e->queue);
+    parameters_free(&e->parameters);
+    free(e);
+}
+
+size_t engine_memory_bytes(const struct engine *e)
+{
+    return 2 * flat_bytes(e) + decoder_memory_bytes(e->decoder) + zero1_memory_bytes(e->zero1);
+}
+
+const struct parameters *engine_parameters(const struct engine *e)
+{
+    return &e->parameters;
+}
+
+/* Fills the weights through a host copy that `fill` writes. */
+static struct err *set_weights(struct engine *e,
+                               struct err *(*fill)(struct engine *, float *, const void *),
+                               const void *argument)
+{
+    float *host = calloc((size_t)e->flat_count, sizeof *host);
+    if (!host)
+        return err_no_memory();
+    struct err *error = fill(e, host, argument);
+    if (!error) {
+        e->options.kernels->upload(e->queue, e->weights, host, flat_bytes(e));
+        error = e->options.kernels->queue_wait(e->queue);
+    }
+    free(host);
+    return error;
+}
+
+static struct err *fill_random(struct engine *e, float *host, const void *seed)
+{
+    parameters_init(&e->parameters, *(const uint64_t *)seed, host);
+    return NULL;
+}
+
+static struct err *fill_from_file(struct engine *e, float *host, const void *path)
+{
+    return parameters_load(&e->parameters, path, host);
+}
+
+struct err *engine_init(struct engine *e, uint64_t seed)
+{
+    return set_weights(e, fill_random, &seed);
+}
+
+struct err *engine_load(struct engine *e, const char *path)
+{
+    return set_weights(e, fill_from_file, path);
+}
+
+void engine_zero_gradients(struct engine *e)
+{
+    e->options.kernels->fill_zero(e->queue, e->gradients, flat_bytes(e));
+}
+
+static struct err *run(struct engine *e, const struct batch *batch,
+                       const struct objective_spec *objective, const struct plan_layout *layout,
+                       bool backward, double *loss_sum)
+{
+    batch_row_ids(batch, objective, layout, e->row_ids);
+    struct decoder_loss loss = {
+        .rows = e->loss_rows,
+        .labels = e->loss_labels,
+        .weights = e->loss_weights,
+        .n = batch_loss_rows(batch, objective, layout, e->loss_rows, e->loss_labels,
+                             e->loss_weights),
+    };
+    return decoder_pass(e->decoder, layout, e->row_ids, &loss, backward, loss_sum, NULL);
+}
+
+struct err *engine_accumulate(struct engine *e, const struct batch *batch,
+                              const struct objective_spec *objective, bool backward,
+                              struct engine_sums *sums)
+{
+    struct plan_shape shape = shape_of(e, objective, batch->length);
+    struct plan_layout *layout = NULL;
+    TRY(e->options.kernels->queue_wait(e->queue));
+    TRY(plan_layout_create(&shape, comm_rank(e->options.group), batch->documents,
+                           batch->n_documents, e->windows, e->n_windows, &layout));
+    struct err *error = run(e, batch, objective, layout, backward, &sums->loss);
+    plan_layout_free(layout);
+    if (!error && comm_rank(e->options.group) == 0) /* once a group: N is the whole batch's */
+        sums->denominator += (double)batch_denominator(batch, objective);
+    return error;
+}
+
+struct err *engine_finish_sums(struct engine *e, struct engine_sums *sums, double *orders)
+{
+    double values[2 + ENGINE_ORDERS] = {sums->loss, sums->denominator};
+    if (orders)
+        memcpy(values + 2, orders, ENGINE_ORDERS * sizeof *orders);
+    TRY(comm_sum(e->options.world, values, 2 + ENGINE_ORDERS));
+    sums->loss = values[0];
+    sums->denominator = values[1];
+    if (orders)
+        memcpy(orders, values + 2, ENGINE_ORDERS * sizeof *orders);
+    return NULL;
+}
+
+/* Keeps the clip factor c / (norm + this) finite, as PyTorch's clip_grad_norm_ has it. */
+#define CLIP_EPS 1e-6
+
+struct err *engine_update(struct engine *e, double denominator, const struct adamw *options,
+                          float max_grad_norm, double *grad_norm)
+{
+    double began = clock_s(), norm;
+    TRY(zero1_reduce(e->zero1));
+    TRY(zero1_norm(e->zero1, &norm));
+    norm /= denominator;
+    double clip = max_grad_norm > 0 ? max_grad_norm / (norm + CLIP_EPS) : 1.0;
+    struct adamw o = *options;
+    o.grad_scale = (float)((clip < 1.0 ? clip : 1.0) / denominator);
+    TRY(zero1_update(e->zero1, &o));
+    *grad_norm = norm;
+    e->optimizer_s += clock_s() - began;
+    return NULL;
+}
+
+static struct err *to_host(struct engine *e, const float *device, float *host)
+{
+    const struct kernels *k = e->options.kernels;
+    k->download(e->queue, host, device, (size_t)e->parameters.count * sizeof *host);
+    return k->queue_wait(e->queue);
+}
+
+struct err *engine_weights(struct engine *e, float *host)
+{
+    return to_host(e, e->weights, host);
+}
+
+struct err *engine_gradients(struct engine *e, double denominator, float *host)
+{
+    TRY(zero1_reduce(e->zero1));
+    TRY(zero1_gather_gradients(e->zero1));
+    TRY(to_host(e, e->gradients, host));
+    for (int64_t i = 0; i < e->parameters.count; i++)
+        host[i] = (float)(host[i] / denominator);
+    return NULL;
+}
+
+struct engine_times engine_times(const struct engine *e)
+{
+    struct decoder_times d = decoder_times(e->decoder);
+    return (struct engine_times){d.forward_s, d.backward_s, d.exchange_s, e->optimizer_s};
+}

@@ -1,0 +1,73 @@
+/* The training engine of one rank: a decoder, an objective, an optimizer, and the group of ranks
+ * that share each sequence. It knows nothing of jobs, files of a run or the daemon: train.c drives
+ * it, and so do the golden program and the tests.
+ *
+ * A step is any number of engine_accumulate, one engine_finish_sums, then engine_update. How it is
+ * cut into micro-batches and ranks never changes its value (normalization: docs/architecture.md).
+ */
+#ifndef WORKER_ENGINE_H
+#define WORKER_ENGINE_H
+
+#include "daemon/base/err.h"
+#include "daemon/plan/spec.h"
+#include "daemon/worker/comm/comm.h"
+#include "daemon/worker/model/decoder.h"
+#include "daemon/worker/model/parameters.h"
+#include "daemon/worker/objective/batch.h"
+#include "kernels/kernels.h"
+
+struct engine;
+
+struct engine_options {
+    const struct kernels *kernels;
+    struct comm *world; /* all ranks of the job; kept, not owned */
+    struct comm *group; /* the ranks that share a sequence; may be world */
+    const struct model_config *model;
+    struct objective_spec objective;
+    enum parallel_mode mode;
+    enum recompute recompute;
+    int64_t max_length; /* rows of the longest micro-batch; sizes all memory */
+};
+
+struct err *engine_create(const struct engine_options *options, struct engine **out);
+void engine_destroy(struct engine *e);
+size_t engine_memory_bytes(const struct engine *e);
+const struct parameters *engine_parameters(const struct engine *e);
+
+/* Weights, the same on every rank: from the seed, or from a model.safetensors. */
+struct err *engine_init(struct engine *e, uint64_t seed);
+struct err *engine_load(struct engine *e, const char *path);
+
+/* What accumulates over a step. Before engine_finish_sums of this rank, afterwards of the job. */
+struct engine_sums {
+    double loss;        /* sum of weight x cross-entropy */
+    double denominator; /* N */
+};
+
+void engine_zero_gradients(struct engine *e);
+/* One micro-batch through the whole group: all its ranks call this with the same batch. objective:
+ * the training's, or objective_for_evaluation. backward false: the loss alone. */
+struct err *engine_accumulate(struct engine *e, const struct batch *batch,
+                              const struct objective_spec *objective, bool backward,
+                              struct engine_sums *sums);
+/* Sums over all ranks; `orders` (small counts, may be NULL) are summed with them in the same
+ * collective, so that all ranks learn of an order at the same step. */
+#define ENGINE_ORDERS 4
+struct err *engine_finish_sums(struct engine *e, struct engine_sums *sums, double *orders);
+
+/* options: all but grad_scale. max_grad_norm 0: no clipping. *grad_norm: of gradient / N, before
+ * clipping. N = 0 is the caller's to see: this must not be called then. */
+struct err *engine_update(struct engine *e, double denominator, const struct adamw *options,
+                          float max_grad_norm, double *grad_norm);
+
+/* For comparisons. Host copies [engine_parameters()->count]: weights, and the gradient summed over
+ * all ranks and divided by the denominator (uses the gradients up; all ranks call it). */
+struct err *engine_weights(struct engine *e, float *host);
+struct err *engine_gradients(struct engine *e, double denominator, float *host);
+
+struct engine_times {
+    double forward_s, backward_s, exchange_s, optimizer_s; /* since creation */
+};
+struct engine_times engine_times(const struct engine *e);
+
+#endif

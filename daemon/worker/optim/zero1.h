@@ -1,0 +1,37 @@
+/* AdamW with its state sharded over all ranks of a job: stage 1 of ZeRO (Rajbhandari et al., 2020).
+ *
+ * The flat buffers of parameters.h are cut in `world` equal shards. A step sums the gradients into
+ * each rank's shard (reduce-scatter), updates master weights and moments there, and gathers the
+ * weights. Decoupled decay applies to tensors of two dimensions (Loshchilov & Hutter, 2019).
+ */
+#ifndef WORKER_ZERO1_H
+#define WORKER_ZERO1_H
+
+#include "daemon/base/err.h"
+#include "daemon/worker/comm/comm.h"
+#include "daemon/worker/model/parameters.h"
+#include "kernels/kernels.h"
+
+struct zero1;
+
+/* Elements that the flat buffers need: parameters->count rounded up to a multiple of world. */
+int64_t zero1_flat_count(const struct parameters *parameters, int world);
+
+/* weights and gradients: flat fp32 device buffers of zero1_flat_count elements, kept, not owned. */
+struct err *zero1_create(const struct kernels *kernels, struct comm *world,
+                         const struct parameters *parameters, float *weights, float *gradients,
+                         struct zero1 **out);
+void zero1_destroy(struct zero1 *z);
+size_t zero1_memory_bytes(const struct zero1 *z);
+
+/* Sums the gradients over ranks into each rank's shard. The rest of the buffer is undefined. */
+struct err *zero1_reduce(struct zero1 *z);
+/* After zero1_reduce: the Euclidean norm of the summed gradient, the same on every rank. */
+struct err *zero1_norm(struct zero1 *z, double *norm);
+/* After zero1_reduce: one update (options->weight_decay for matrices alone), then the new weights
+ * on every rank. */
+struct err *zero1_update(struct zero1 *z, const struct adamw *options);
+/* For tests and comparison: the summed gradients back in full on every rank, after zero1_reduce. */
+struct err *zero1_gather_gradients(struct zero1 *z);
+
+#endif
