@@ -24,6 +24,8 @@
 
 #define MAX_DEGREE (1 << 16)
 #define MAX_VIEWS 255
+/* No machine holds a micro-batch of more rows; and below this what walks over rows is quick. */
+#define MAX_LENGTH ((int64_t)1 << 26)
 
 /* ---- Checks ---- */
 
@@ -47,12 +49,11 @@ static struct err *check_shape(const struct plan_shape *s, int rank)
     if (!s->causal && (s->views < 1 || s->views > MAX_VIEWS))
         return err_new(ERR_INVALID, "objective.views %d is not between 1 and %d", s->views,
                        MAX_VIEWS);
-    /* Positions travel as 32-bit numbers. */
-    if (s->length < 1 || s->length > INT32_MAX)
+    if (s->length < 1 || s->length > MAX_LENGTH)
         return err_new(ERR_INVALID,
                        "data.sequence_length %" PRId64 " (times batch.micro_sequences) is not "
-                       "between 1 and %" PRId32,
-                       s->length, INT32_MAX);
+                       "between 1 and %" PRId64,
+                       s->length, MAX_LENGTH);
     if (s->block_size < 1)
         return err_new(ERR_INVALID, "objective.block_size %" PRId64 " is not positive",
                        s->block_size);

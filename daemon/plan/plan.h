@@ -110,7 +110,7 @@ struct plan_layout {
     int32_t *stream;    /* [n_rows] */
     int64_t *position;  /* [n_rows], in the stream */
     int32_t *rope;      /* [n_rows] position counted from the document's start; 0 in padding */
-    bool *carries_loss; /* [n_rows] */
+    bool *carries_loss; /* [n_rows] its run's, but false in padding */
     int n_kinds;
     struct plan_kind *kinds; /* one for each distinct window of `windows`, in order */
 };
@@ -129,7 +129,9 @@ int64_t plan_layout_row(const struct plan_layout *layout, int stream, int64_t po
 /* Visible query-key pairs of this rank's rows in one kind: the attention's work. */
 int64_t plan_visible_pairs(const struct plan_layout *layout, int kind);
 
-/* Upper bounds over all documents and all ranks, for memory made before step 0. */
+/* Upper bounds for one rank over all documents, for memory made before step 0; reached by one
+ * document that fills the sequence. For this very length: cut in chunks, a shorter sequence may
+ * give a rank a row more. */
 struct plan_capacity {
     int64_t rows;        /* local rows */
     int64_t loss_rows;   /* rows that may carry loss */
@@ -160,7 +162,9 @@ int plan_windows(const struct model_config *model, int64_t *out, int *kind_of_la
 
 struct plan_shape plan_shape_of(const struct job_spec *spec);
 
-/* "parallel": "auto": mode and degree for `slots` free slots of `slot_bytes` memory each. */
+/* "parallel": "auto" for `slots` free slots of `slot_bytes` memory each: the smallest degree whose
+ * neediest rank fits (1: mode none, else csbp), and as many replicas as the other slots hold and
+ * the batch divides into. Errors: ERR_CONFLICT without a slot, ERR_INVALID where nothing fits. */
 struct err *plan_choose(const struct job_spec *spec, int slots, size_t slot_bytes,
                         size_t dtype_bytes, enum parallel_mode *mode, int *degree, int *data);
 

@@ -331,7 +331,7 @@ static void names_what_is_wrong(void **state)
     s.length = (int64_t)1 << 40;
     refuses(s, 0, all, 0,
             "data.sequence_length 1099511627776 (times batch.micro_sequences) is not between 1 and "
-            "2147483647");
+            "67108864");
     refuses(good, 2, all, 0, "rank 2 is not between 0 and parallel.degree - 1 = 1");
     refuses(good, 0, all, -1, "sliding window -1 is negative");
     refuses(good, 0, (struct plan_document){8, 33}, 0,
