@@ -46,7 +46,7 @@ bool field_integer(const cJSON *item, const char *path, int64_t least, int64_t m
 {
     char wanted[96];
     if (most >= FIELDS_MAX_INTEGER)
-        snprintf(wanted, sizeof wanted, "an integer of at least %" PRId64, least);
+        snprintf(wanted, sizeof wanted, "an integer from %" PRId64 " to 2^53", least);
     else
         snprintf(wanted, sizeof wanted, "an integer from %" PRId64 " to %" PRId64, least, most);
     if (!cJSON_IsNumber(item)) {

@@ -23,7 +23,7 @@ enum recompute { RECOMPUTE_LAYER, RECOMPUTE_NONE };
 
 struct objective_spec {
     enum objective_type type;
-    int64_t block_size;    /* rows; 1 for autoregressive, where it means nothing */
+    int64_t block_size;    /* rows; 1 for autoregressive, where the fields below mean nothing */
     int32_t mask_token_id; /* -1 for autoregressive */
     int views;             /* 0 for autoregressive, 2 for fast_dllm_v2 */
     enum loss_weighting loss_weighting;
@@ -83,6 +83,10 @@ struct job_spec {
     } restart;
 };
 
+/* Of the tokenizer "bytes" (daemon/worker/data/tokenizer.h), which fills in and limits fields. */
+#define SPEC_BYTES_MASK 257
+#define SPEC_BYTES_VOCAB 259
+
 /* Fills *out and, for each wrong field, *problems (JSON pointers into the document). Unknown keys
  * are problems. Strings in *out are owned by it. If problems were added *out must still be freed,
  * and nothing else. model.path without model.config: the caller (api/) has put the directory's
@@ -91,8 +95,13 @@ void spec_parse(const cJSON *json, struct job_spec *out, struct problems *proble
 void spec_free(struct job_spec *spec);
 
 /* The whole spec with every default written out; NULL when memory is short. `model_config` (the
- * parsed config.json, copied) stands at /model/config. */
+ * parsed config.json, copied) stands at /model/config. Fields that mean nothing for the objective
+ * are left out. */
 cJSON *spec_to_json(const struct job_spec *spec, const cJSON *model_config);
+
+/* JSON Schema (2020-12) of what is submitted: fields, types, ranges, defaults, descriptions; rules
+ * between fields are not in it. NULL when memory is short. */
+cJSON *spec_schema(void);
 
 int spec_world_size(const struct job_spec *spec); /* degree x data */
 const char *objective_type_name(enum objective_type type);
