@@ -145,68 +145,97 @@ static struct err *gather(const struct plan_shape *shape, int rank, const struct
 
 /* ---- All-to-all ---- */
 
-/* Where rows that one rank needs and another holds are put. */
-struct meeting {
-    struct plan_kind *kind;
-    size_t send_capacity;
-    int first_send;           /* sending: of this destination */
-    struct chunk_list chunks; /* receiving */
-    int64_t row;              /* receiving: of the next row in the buffer */
+/* What one rank needs of what another holds, stretch by stretch in the holder's local order. */
+struct overlaps {
+    const struct plan_span *needs;
+    size_t n_needs, need;
+    const struct plan_run *runs;
+    int n_runs, run;
 };
 
-/* For each stretch of `needs` that these runs exchange, in their order: a range to send, or a
- * chunk received. *count gets the rows. */
-static struct err *meet(const struct plan_span *needs, size_t n_needs, const struct plan_run *runs,
-                        int n_runs, bool sending, struct meeting *m, int64_t *count)
+/* The first need that ends behind `position`. */
+static size_t find_need(const struct overlaps *o, int64_t position)
 {
-    *count = 0;
-    for (int i = 0; i < n_runs; i++) {
-        const struct plan_run *run = &runs[i];
-        if (!run->exchanged)
-            continue;
+    size_t low = 0, high = o->n_needs;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (o->needs[middle].end > position)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+static struct overlaps overlaps_start(const struct plan_span *needs, size_t n_needs,
+                                      const struct plan_group *group, int holder)
+{
+    struct overlaps o = {.needs = needs,
+                         .n_needs = n_needs,
+                         .runs = group->runs + group->first[holder],
+                         .n_runs = group->first[holder + 1] - group->first[holder]};
+    if (o.n_runs > 0)
+        o.need = find_need(&o, o.runs[0].position);
+    return o;
+}
+
+/* *row is the holder's local row of the stretch's first. */
+static bool overlaps_next(struct overlaps *o, struct plan_span *out, int64_t *row)
+{
+    while (o->run < o->n_runs) {
+        const struct plan_run *run = &o->runs[o->run];
         int64_t run_end = run->position + run->length;
-        size_t low = 0, high = n_needs; /* the first need that ends behind the run's begin */
-        while (low < high) {
-            size_t middle = low + (high - low) / 2;
-            if (needs[middle].end > run->position)
-                high = middle;
-            else
-                low = middle + 1;
+        if (run->exchanged && o->need < o->n_needs && o->needs[o->need].begin < run_end) {
+            const struct plan_span *need = &o->needs[o->need++];
+            out->begin = need->begin > run->position ? need->begin : run->position;
+            out->end = need->end < run_end ? need->end : run_end;
+            *row = run->row + out->begin - run->position;
+            return true;
         }
-        for (size_t j = low; j < n_needs && needs[j].begin < run_end; j++) {
-            int64_t begin = needs[j].begin > run->position ? needs[j].begin : run->position;
-            int64_t end = needs[j].end < run_end ? needs[j].end : run_end;
-            if (sending)
-                TRY(push_send(m->kind, &m->send_capacity, m->first_send,
-                              run->row + begin - run->position, end - begin));
-            else
-                TRY(push_chunk(&m->chunks, begin, end - begin, m->row));
-            m->row += end - begin;
-            *count += end - begin;
-        }
+        if (++o->run < o->n_runs)
+            o->need = find_need(o, o->runs[o->run].position);
+    }
+    return false;
+}
+
+static struct err *send_to(int destination, struct overlaps o, struct plan_kind *kind,
+                           size_t *capacity)
+{
+    struct plan_span span;
+    int64_t row;
+    int first = kind->n_send;
+    while (overlaps_next(&o, &span, &row)) {
+        TRY(push_send(kind, capacity, first, row, span.end - span.begin));
+        kind->send_counts[destination] += span.end - span.begin;
     }
     return NULL;
 }
 
-static struct err *send_to(const struct plan_span *needs, size_t n_needs, int destination,
-                           const struct plan_run *own, int n_own, struct meeting *m)
+static struct err *receive_from(int source, struct overlaps o, struct plan_kind *kind,
+                                struct chunk_list *chunks)
 {
-    m->first_send = m->kind->n_send;
-    return meet(needs, n_needs, own, n_own, true, m, &m->kind->send_counts[destination]);
+    struct plan_span span;
+    int64_t row;
+    while (overlaps_next(&o, &span, &row)) {
+        TRY(push_chunk(chunks, span.begin, span.end - span.begin, kind->buffer_rows));
+        kind->recv_counts[source] += span.end - span.begin;
+        kind->buffer_rows += span.end - span.begin;
+    }
+    return NULL;
 }
 
 static struct err *receive(const struct plan_span *needs, size_t n_needs, int rank, int degree,
-                           const struct plan_group *group, struct meeting *m)
+                           const struct plan_group *group, struct plan_kind *kind)
 {
-    m->row = 0;
-    for (int s = 0; s < degree; s++) {
-        TRY(meet(needs, n_needs, group->runs + group->first[s],
-                 group->first[s + 1] - group->first[s], false, m, &m->kind->recv_counts[s]));
+    struct chunk_list chunks = {0};
+    struct err *e = NULL;
+    for (int s = 0; s < degree && !e; s++) {
+        e = receive_from(s, overlaps_start(needs, n_needs, group, s), kind, &chunks);
         if (s != rank)
-            m->kind->wire_rows += m->kind->recv_counts[s];
+            kind->wire_rows += kind->recv_counts[s];
     }
-    m->kind->buffer_rows = m->row;
-    return NULL;
+    finish_chunks(&chunks, kind, 1);
+    return e;
 }
 
 static struct err *all_to_all(const struct plan_shape *shape, int rank,
@@ -219,7 +248,7 @@ static struct err *all_to_all(const struct plan_shape *shape, int rank,
     if (!kind->send_counts || !kind->recv_counts)
         return err_no_memory();
 
-    struct meeting m = {.kind = kind};
+    size_t capacity = 0;
     struct err *e = NULL;
     for (int r = 0; r < shape->degree && !e; r++) {
         struct plan_span *needs = NULL;
@@ -228,13 +257,11 @@ static struct err *all_to_all(const struct plan_shape *shape, int rank,
                              group->first[r + 1] - group->first[r], documents, n_documents,
                              kind->window, &needs, &n_needs);
         if (!e)
-            e = send_to(needs, n_needs, r, group->runs + group->first[rank],
-                        group->first[rank + 1] - group->first[rank], &m);
+            e = send_to(r, overlaps_start(needs, n_needs, group, rank), kind, &capacity);
         if (!e && r == rank)
-            e = receive(needs, n_needs, rank, shape->degree, group, &m);
+            e = receive(needs, n_needs, rank, shape->degree, group, kind);
         free(needs);
     }
-    finish_chunks(&m.chunks, kind, 1);
     return e;
 }
 
