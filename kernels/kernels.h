@@ -68,7 +68,7 @@ int64_t tensor_elements(struct tensor t);
 struct kernel_queue;
 struct kernel_event;
 
-/* Interval attention (docs/architecture.md, "Attention"): every query row sees at most one
+/* Interval attention (docs/mathematics.md, "Attention"): every query row sees at most one
  * interval of key positions in each of at most two pieces. */
 #define ATTENTION_PIECES 2
 

@@ -1,6 +1,6 @@
 /* Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy
  * as 1, 2, 3" (SC'11). Every random number of a job is a pure function of the job's seed and of
- * what it is for, never of call order, rank or thread: see docs/architecture.md, "Determinism".
+ * what it is for, never of call order, rank or thread: see docs/mathematics.md, "Determinism".
  */
 #ifndef BASE_PHILOX_H
 #define BASE_PHILOX_H

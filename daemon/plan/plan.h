@@ -1,4 +1,4 @@
-/* Who owns which rows, who sees which keys, who sends what: docs/architecture.md, "The plan", and
+/* Who owns which rows, who sees which keys, who sends what: docs/mathematics.md, "Who does what", and
  * the paper on context-sharded block parallelism (arXiv 2609.19242), sections on CP, BP and CSBP.
  *
  * Pure functions: no I/O, no clock, no device. Both programs link this: dllmd for the dry run, a

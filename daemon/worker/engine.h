@@ -3,7 +3,7 @@
  * it, and so do the golden program and the tests.
  *
  * A step is any number of engine_accumulate, one engine_finish_sums, then engine_update. How it is
- * cut into micro-batches and ranks never changes its value (normalization: docs/architecture.md).
+ * cut into micro-batches and ranks never changes its value (docs/mathematics.md, "Objectives").
  */
 #ifndef WORKER_ENGINE_H
 #define WORKER_ENGINE_H

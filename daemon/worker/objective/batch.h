@@ -1,5 +1,5 @@
 /* One micro-batch as every rank of a group knows it: tokens, documents, corruption, and what the
- * objective makes of them (MATH in docs/architecture.md, "Objectives"; BD3-LM, arXiv 2503.09573;
+ * objective makes of them (docs/mathematics.md, "Objectives"; BD3-LM, arXiv 2503.09573;
  * Fast-dLLM v2, arXiv 2509.26328).
  *
  * Each rank holds the whole micro-batch's ids and masks, so labels across a block's or a shard's
