@@ -1,0 +1,334 @@
+/* libmicrohttpd under libuv.
+ *
+ * MHD runs without a thread: it shows one epoll descriptor, the loop polls it and calls MHD_run()
+ * when something is ready, or when MHD's own timeout is over. A request whose answer needs the disk
+ * is suspended and resumed by its last step (request.c); resuming makes the descriptor ready, so
+ * the next turn of the loop goes on with it.
+ */
+#include "api/server.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <microhttpd.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "api/api.h"
+#include "api/request.h"
+#include "api/router.h"
+#include "api/routes.h"
+#include "api/stream.h"
+#include "daemon/base/log.h"
+
+#define CONNECTIONS 256
+#define CONNECTION_MEMORY_BYTES ((size_t)32 << 10) /* request line and headers */
+#define IDLE_TIMEOUT_S 60
+#define DRAIN_BYTES ((size_t)16 << 20) /* of a body that is too big, before we hang up */
+
+static void run(struct api *api)
+{
+    MHD_run(api->daemon);
+    MHD_UNSIGNED_LONG_LONG timeout_ms;
+    if (MHD_get_timeout(api->daemon, &timeout_ms) == MHD_YES)
+        uv_timer_start(&api->timer, api->on_timer, timeout_ms, 0);
+    else
+        uv_timer_stop(&api->timer);
+}
+
+static void on_ready(uv_poll_t *poll, int status, int events)
+{
+    (void)status, (void)events;
+    run(poll->data);
+}
+
+static void on_timer(uv_timer_t *timer)
+{
+    run(timer->data);
+}
+
+/* ---- One request ---- */
+
+/* A page of another site may not use a visitor's browser to reach us. */
+static bool same_origin(struct MHD_Connection *connection)
+{
+    const char *origin = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Origin");
+    const char *host = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Host");
+    if (!origin)
+        return true;
+    const char *scheme = strstr(origin, "://");
+    return scheme && host && strcasecmp(scheme + 3, host) == 0;
+}
+
+static enum MHD_Result send_reply(struct request *r)
+{
+    struct MHD_Response *response = r->response;
+    r->response = NULL;
+    if (!response) {
+        response = MHD_create_response_from_buffer(r->reply_bytes, r->reply, MHD_RESPMEM_MUST_FREE);
+        if (!response)
+            return MHD_NO;
+        r->reply = NULL;
+        MHD_add_response_header(response, "Content-Type", r->reply_type);
+        MHD_add_response_header(response, "Cache-Control", "no-store");
+    }
+    MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    for (int i = 0; i < REQUEST_HEADERS; i++)
+        if (r->headers[i].value)
+            MHD_add_response_header(response, r->headers[i].name, r->headers[i].value);
+    enum MHD_Result queued = MHD_queue_response(r->connection, (unsigned)r->status, response);
+    MHD_destroy_response(response);
+    return queued;
+}
+
+static bool collect(struct request *r, const char *data, size_t bytes)
+{
+    r->body_seen += bytes;
+    if (r->body_seen > REQUEST_BODY_BYTES) {
+        r->body_too_big = true;
+        return r->body_seen <= DRAIN_BYTES;
+    }
+    if (r->body_bytes + bytes + 1 > r->body_capacity) {
+        size_t capacity = r->body_capacity ? r->body_capacity * 2 : 4096;
+        while (capacity < r->body_bytes + bytes + 1)
+            capacity *= 2;
+        char *body = realloc(r->body, capacity);
+        if (!body)
+            return false;
+        r->body = body;
+        r->body_capacity = capacity;
+    }
+    memcpy(r->body + r->body_bytes, data, bytes);
+    r->body_bytes += bytes;
+    r->body[r->body_bytes] = '\0';
+    return true;
+}
+
+static void reply_too_big(struct request *r)
+{
+    request_reply_problem(r, 413, "too-large", NULL, "The body is larger than %zu bytes.",
+                          REQUEST_BODY_BYTES);
+}
+
+/* Finds the route; answers at once what can be refused before the body came. */
+static void begin(struct request *r, const char *method, const char *path)
+{
+    struct router_match match;
+    router_find(routes, routes_count, method, path, &match);
+    r->route = match.route;
+    r->id = match.id;
+    const char *length = request_get_header(r, "Content-Length");
+    if (!same_origin(r->connection)) {
+        request_reply_problem(r, 403, "foreign-origin", NULL,
+                              "Requests that a page of another site makes are refused.");
+    } else if (!match.route && match.path_known) {
+        request_reply_problem(r, 405, "method-not-allowed", NULL,
+                              "%.16s is no method of %.200s; it takes %s.", method, path,
+                              match.allow);
+        request_header(r, "Allow", "%s", match.allow);
+    } else if (!match.route) {
+        request_reply_problem(r, 404, "not-found", NULL, "There is nothing at %.200s.", path);
+    } else if (length && strtoull(length, NULL, 10) > REQUEST_BODY_BYTES) {
+        reply_too_big(r);
+    }
+}
+
+static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, const char *url,
+                                  const char *method, const char *version, const char *data,
+                                  size_t *data_bytes, void **request)
+{
+    (void)version;
+    struct api *api = cls;
+    struct request *r = *request;
+    if (!r) {
+        r = calloc(1, sizeof *r);
+        if (!r)
+            return MHD_NO;
+        r->api = api;
+        r->async = api->async;
+        r->control = api->control;
+        r->connection = connection;
+        *request = r;
+        api->requests_total++;
+        begin(r, method, url);
+        return r->status ? send_reply(r) : MHD_YES;
+    }
+    if (*data_bytes) {
+        bool good = collect(r, data, *data_bytes);
+        *data_bytes = 0;
+        return good ? MHD_YES : MHD_NO;
+    }
+    if (!r->called) {
+        r->called = true;
+        if (r->body_too_big)
+            reply_too_big(r);
+        else if (api->stopping)
+            request_reply_problem(r, 503, "stopping", NULL, "The daemon is shutting down.");
+        else
+            r->route->handler(r);
+    }
+    if (r->suspended)
+        return MHD_YES;
+    if (!r->status && !r->response)
+        request_reply_problem(r, 500, "internal", NULL, "The request was not answered.");
+    return send_reply(r);
+}
+
+static void on_completed(void *cls, struct MHD_Connection *connection, void **request,
+                         enum MHD_RequestTerminationCode why)
+{
+    (void)cls, (void)connection, (void)why;
+    struct request *r = *request;
+    if (!r)
+        return;
+    if (r->response)
+        MHD_destroy_response(r->response);
+    request_free(r);
+    *request = NULL;
+}
+
+static void on_log(void *cls, const char *format, va_list args)
+{
+    (void)cls;
+    char line[512];
+    vsnprintf(line, sizeof line, format, args);
+    log_debug("http: %s", line);
+}
+
+/* ---- Life ---- */
+
+static struct err *parse_address(const struct api_options *options, struct sockaddr_storage *out)
+{
+    struct sockaddr_in *v4 = (struct sockaddr_in *)out;
+    struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)out;
+    memset(out, 0, sizeof *out);
+    if (inet_pton(AF_INET, options->address, &v4->sin_addr) == 1) {
+        v4->sin_family = AF_INET;
+        v4->sin_port = htons((uint16_t)options->port);
+        return NULL;
+    }
+    if (inet_pton(AF_INET6, options->address, &v6->sin6_addr) == 1) {
+        v6->sin6_family = AF_INET6;
+        v6->sin6_port = htons((uint16_t)options->port);
+        return NULL;
+    }
+    return err_new(ERR_INVALID, "listen: \"%s\" is not an IPv4 or IPv6 address", options->address);
+}
+
+static struct err *listen_on(struct api *api, const struct api_options *options, int *out)
+{
+    struct sockaddr_storage address;
+    TRY(parse_address(options, &address));
+    bool v6 = address.ss_family == AF_INET6;
+    socklen_t size = v6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+    int fd = socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int one = 1;
+    if (fd < 0)
+        return err_errno(errno, "cannot make a socket");
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (bind(fd, (struct sockaddr *)&address, size) != 0 || listen(fd, 128) != 0 ||
+        getsockname(fd, (struct sockaddr *)&address, &size) != 0) {
+        struct err *err =
+            err_errno(errno, "cannot listen on %s port %d", options->address, options->port);
+        close(fd);
+        return err;
+    }
+    int port = ntohs(v6 ? ((struct sockaddr_in6 *)&address)->sin6_port
+                        : ((struct sockaddr_in *)&address)->sin_port);
+    snprintf(api->url, sizeof api->url, v6 ? "http://[%s]:%d" : "http://%s:%d", options->address,
+             port);
+    *out = fd;
+    return NULL;
+}
+
+struct err *api_open(uv_loop_t *loop, struct async *async, const struct api_control *control,
+                     const struct api_options *options, struct api **out)
+{
+    struct api *api = calloc(1, sizeof *api);
+    if (!api)
+        return err_no_memory();
+    api->loop = loop;
+    api->async = async;
+    api->control = control;
+    api->on_timer = on_timer;
+    int fd = -1;
+    struct err *err = listen_on(api, options, &fd);
+    if (err)
+        goto failed;
+    api->daemon = MHD_start_daemon(
+        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request,
+        api, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        CONNECTION_MEMORY_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_TIMEOUT_S,
+        MHD_OPTION_NOTIFY_COMPLETED, on_completed, NULL, MHD_OPTION_STRICT_FOR_CLIENT, 1,
+        MHD_OPTION_END);
+    if (!api->daemon) {
+        close(fd);
+        err = err_new(ERR_INTERNAL, "the HTTP server cannot be started");
+        goto failed;
+    }
+    const union MHD_DaemonInfo *info = MHD_get_daemon_info(api->daemon, MHD_DAEMON_INFO_EPOLL_FD);
+    int rc = info ? uv_poll_init(loop, &api->poll, info->epoll_fd) : UV_ENOTSUP;
+    if (rc != 0) {
+        MHD_stop_daemon(api->daemon);
+        err = err_new(ERR_INTERNAL, "the HTTP server cannot be polled: %s", uv_strerror(rc));
+        goto failed;
+    }
+    uv_timer_init(loop, &api->timer);
+    uv_timer_init(loop, &api->heartbeat);
+    api->poll.data = api->timer.data = api->heartbeat.data = api;
+    uv_poll_start(&api->poll, UV_READABLE, on_ready);
+    stream_heartbeat_start(api);
+    *out = api;
+    return NULL;
+failed:
+    free(api);
+    return err;
+}
+
+const char *api_url(const struct api *api)
+{
+    return api->url;
+}
+
+void api_committed(struct api *api)
+{
+    stream_wake(api);
+}
+
+void api_stop(struct api *api)
+{
+    if (!api || api->stopping)
+        return;
+    api->stopping = true;
+    int fd = MHD_quiesce_daemon(api->daemon);
+    if (fd >= 0)
+        close(fd);
+    stream_end(api);
+    run(api);
+}
+
+static void on_closed(uv_handle_t *handle)
+{
+    struct api *api = handle->data;
+    if (++api->closed == 3)
+        free(api);
+}
+
+void api_close(struct api *api)
+{
+    if (!api)
+        return;
+    api_stop(api);
+    MHD_run(api->daemon); /* what was resumed last is sent */
+    uv_poll_stop(&api->poll);
+    uv_timer_stop(&api->timer);
+    MHD_stop_daemon(api->daemon);
+    uv_close((uv_handle_t *)&api->poll, on_closed);
+    uv_close((uv_handle_t *)&api->timer, on_closed);
+    uv_close((uv_handle_t *)&api->heartbeat, on_closed);
+}

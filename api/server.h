@@ -1,0 +1,31 @@
+/* What the files of the HTTP server share; others include api.h. */
+#ifndef API_SERVER_H
+#define API_SERVER_H
+
+#include <microhttpd.h>
+#include <stdbool.h>
+#include <uv.h>
+
+#include "api/async.h"
+#include "api/control.h"
+
+struct stream;
+
+struct api {
+    uv_loop_t *loop;
+    struct async *async;
+    const struct api_control *control;
+    struct MHD_Daemon *daemon;
+    uv_poll_t poll;       /* MHD's epoll descriptor */
+    uv_timer_t timer;     /* MHD's next timeout */
+    uv_timer_t heartbeat; /* of the event streams */
+    uv_timer_cb on_timer;
+    struct stream *streams; /* open event streams */
+    int n_streams;
+    int64_t requests_total;
+    bool stopping;
+    int closed; /* handles */
+    char url[80];
+};
+
+#endif

@@ -1,0 +1,312 @@
+/* POST /v1/jobs.
+ *
+ * Three steps: the pool checks the spec and all that it names (and answers, if anything is wrong,
+ * with everything that is), the writer inserts the job, and the daemon is told. With an
+ * Idempotency-Key the answer is kept in the same transaction, so that a repetition gets it again
+ * and never a second job.
+ */
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/doc.h"
+#include "api/dryrun.h"
+#include "api/inputs.h"
+#include "api/present.h"
+#include "api/routes.h"
+#include "daemon/plan/plan.h"
+#include "store/idempotency.h"
+
+#define SPEC_BYTES ((size_t)512 << 10) /* a resolved spec travels to its workers in one line */
+#define KEY_BYTES 255
+#define KEY_LIFE_S (24 * 3600.0)
+#define ENDPOINT "POST /v1/jobs"
+
+struct submission {
+    cJSON *json;
+    struct job_spec spec;
+    struct problems problems;
+    bool dry_run;
+    char *resolved; /* the spec as text */
+    char *key;      /* Idempotency-Key, or NULL */
+    uint8_t hash[STORE_REQUEST_HASH_BYTES];
+};
+
+static void free_submission(void *state)
+{
+    struct submission *s = state;
+    cJSON_Delete(s->json);
+    spec_free(&s->spec);
+    problems_free(&s->problems);
+    free(s->resolved);
+    free(s->key);
+    free(s);
+}
+
+/* ---- Checking ---- */
+
+static cJSON *section(cJSON *json, const char *name)
+{
+    cJSON *item = cJSON_GetObjectItemCaseSensitive(json, name);
+    return cJSON_IsObject(item) ? item : NULL;
+}
+
+/* Puts the absolute path where a path stands; NULL: there is none, or it is wrong. */
+static const char *resolve(const struct api_control *control, cJSON *object, const char *pointer,
+                           struct problems *problems)
+{
+    cJSON *item = cJSON_GetObjectItemCaseSensitive(object, "path");
+    if (!cJSON_IsString(item) || item->valuestring[0] == '\0')
+        return NULL; /* spec_parse says what is wrong */
+    char *path = inputs_resolve(control, pointer, item->valuestring, problems);
+    if (!path)
+        return NULL;
+    const char *set = cJSON_SetValuestring(item, path);
+    if (!set)
+        problems_add(problems, pointer, "could not be checked: memory is short");
+    free(path);
+    return set;
+}
+
+static void read_config(cJSON *model, const char *directory, struct problems *problems)
+{
+    if (!directory || cJSON_GetObjectItemCaseSensitive(model, "config"))
+        return;
+    cJSON *config = inputs_model_config("/model/path", directory, problems);
+    doc_item(model, "config", config);
+}
+
+/* "/model/config is missing" says nothing new when its file could not be read. */
+static void merge(struct problems *into, const struct problems *from, bool no_config)
+{
+    for (size_t i = 0; i < from->count; i++)
+        if (!no_config || strcmp(from->items[i].path, "/model/config") != 0)
+            problems_add(into, from->items[i].path, "%s", from->items[i].message);
+    into->lost += from->lost;
+}
+
+static void choose_parallel(struct submission *s, const struct api_control *control)
+{
+    struct job_spec *spec = &s->spec;
+    struct err *err =
+        plan_choose(spec, (int)control->cpu_slots, control->slot_bytes, 4, &spec->parallel.mode,
+                    &spec->parallel.degree, &spec->parallel.data);
+    spec->parallel.automatic = false;
+    if (err)
+        problems_add(&s->problems, "/parallel", "%s", err_message(err));
+    err_free(err);
+}
+
+static void check_place(struct submission *s, const struct api_control *control)
+{
+    struct job_spec *spec = &s->spec;
+    if (spec->device == SPEC_DEVICE_AUTO)
+        spec->device = control->no_cuda ? SPEC_DEVICE_CPU : SPEC_DEVICE_CUDA;
+    if (spec->device == SPEC_DEVICE_CUDA && control->no_cuda)
+        problems_add(&s->problems, "/device", "cannot be cuda here: %s", control->no_cuda);
+    if (spec->parallel.automatic)
+        choose_parallel(s, control);
+    int world = spec_world_size(spec);
+    if (world > control->cpu_slots)
+        problems_add(&s->problems, "/parallel/degree",
+                     "degree %d x data %d needs %d slots, but this node has %lld",
+                     spec->parallel.degree, spec->parallel.data, world,
+                     (long long)control->cpu_slots);
+}
+
+/* Fills s->spec; problems say what is wrong. */
+static void check(struct submission *s, const struct api_control *control)
+{
+    struct problems of_files = {0}, of_spec = {0};
+    cJSON *model = section(s->json, "model"), *data = section(s->json, "data");
+    const char *directory = resolve(control, model, "/model/path", &of_files);
+    read_config(model, directory, &of_files);
+    bool no_config = problems_count(&of_files) > 0;
+    const char *path = resolve(control, data, "/data/path", &of_files);
+    if (path)
+        inputs_check_data("/data/path", path, &of_files);
+    spec_parse(s->json, &s->spec, &of_spec);
+    bool parsed = problems_count(&of_spec) == 0;
+    merge(&s->problems, &of_spec, no_config);
+    merge(&s->problems, &of_files, false);
+    problems_free(&of_spec);
+    problems_free(&of_files);
+    if (!parsed)
+        return;
+    if (directory && !s->spec.model.random_init)
+        inputs_check_weights("/model/path", directory, &s->spec.model.config, &s->problems);
+    check_place(s, control);
+}
+
+static struct err *reply_plan(struct request *r, cJSON *resolved)
+{
+    struct submission *s = r->state;
+    cJSON *plan;
+    struct err *err = dryrun_plan(&s->spec, r->control, &plan);
+    if (err) {
+        cJSON_Delete(resolved);
+        return err;
+    }
+    cJSON *json = cJSON_CreateObject();
+    doc_item(json, "spec", resolved);
+    doc_item(json, "plan", plan);
+    request_reply_json(r, 200, json);
+    return NULL;
+}
+
+/* In the pool. Leaves no answer when there is a job to insert. */
+static struct err *check_spec(struct request *r)
+{
+    struct submission *s = r->state;
+    check(s, r->control);
+    if (problems_count(&s->problems)) {
+        request_reply_problems(r, 422, "invalid-spec", "The job spec is wrong", &s->problems);
+        return NULL;
+    }
+    const cJSON *config = cJSON_GetObjectItemCaseSensitive(section(s->json, "model"), "config");
+    cJSON *resolved = spec_to_json(&s->spec, config);
+    s->resolved = resolved ? cJSON_PrintUnformatted(resolved) : NULL;
+    if (!s->resolved) {
+        cJSON_Delete(resolved);
+        return err_no_memory();
+    }
+    if (strlen(s->resolved) > SPEC_BYTES) {
+        cJSON_Delete(resolved);
+        return err_new(ERR_INVALID, "the resolved spec has %zu bytes, but at most %zu are accepted",
+                       strlen(s->resolved), SPEC_BYTES);
+    }
+    if (s->dry_run)
+        return reply_plan(r, resolved);
+    cJSON_Delete(resolved);
+    return NULL;
+}
+
+/* ---- Writing ---- */
+
+static struct store_idempotency question(const struct submission *s)
+{
+    struct store_idempotency q = {.key = s->key, .principal = "", .endpoint = ENDPOINT};
+    memcpy(q.request_hash, s->hash, sizeof s->hash);
+    return q;
+}
+
+/* Answers as before, if this request came before. */
+static struct err *answer_again(struct store_tx *tx, struct request *r, bool *found)
+{
+    struct submission *s = r->state;
+    *found = false;
+    if (!s->key)
+        return NULL;
+    struct store_idempotency q = question(s), answer;
+    TRY(store_idempotency_get(tx, &q, store_now(), found, &answer));
+    if (*found) {
+        request_reply_text(r, (int)answer.status, "application/json", strdup(answer.body));
+        if (answer.location)
+            request_header(r, "Location", "%s", answer.location);
+    }
+    return NULL;
+}
+
+static struct err *keep_answer(struct store_tx *tx, struct request *r, double now_s)
+{
+    struct submission *s = r->state;
+    if (!s->key)
+        return NULL;
+    if (r->status != 201)
+        return err_no_memory();
+    struct store_idempotency answer = question(s);
+    answer.status = r->status;
+    answer.body = r->reply;
+    answer.location = r->headers[0].value;
+    answer.created_s = now_s;
+    answer.expires_s = now_s + KEY_LIFE_S;
+    return store_idempotency_put(tx, &answer);
+}
+
+static struct err *insert(struct store_tx *tx, struct request *r)
+{
+    struct submission *s = r->state;
+    double now_s = store_now();
+    bool found;
+    int64_t id;
+    cJSON *json;
+    request_clear_reply(r);
+    TRY(answer_again(tx, r, &found));
+    if (found)
+        return NULL;
+    TRY(store_idempotency_expire(tx, now_s));
+    struct store_job job = {
+        .name = s->spec.name,
+        .spec_json = s->resolved,
+        .device = s->spec.device == SPEC_DEVICE_CUDA ? "cuda" : "cpu",
+        .world = spec_world_size(&s->spec),
+        .steps = s->spec.steps,
+    };
+    TRY(store_job_insert(tx, &job, now_s, &id));
+    TRY(present_job_whole(tx, id, &json));
+    request_reply_json(r, 201, json);
+    request_header(r, "Location", "/v1/jobs/%lld", (long long)id);
+    return keep_answer(tx, r, now_s);
+}
+
+static void go_insert(struct request *r)
+{
+    request_write(r, insert);
+}
+
+/* ---- The route ---- */
+
+static struct err *look_for_answer(struct store_tx *tx, struct request *r)
+{
+    bool found;
+    return answer_again(tx, r, &found);
+}
+
+static void go_check(struct request *r)
+{
+    r->next = go_insert;
+    request_work(r, check_spec);
+}
+
+static bool good_key(const char *key)
+{
+    size_t n = strlen(key);
+    for (size_t i = 0; i < n; i++)
+        if (key[i] < 0x21 || key[i] > 0x7e)
+            return false;
+    return n >= 1 && n <= KEY_BYTES;
+}
+
+void route_jobs_submit(struct request *r)
+{
+    struct submission *s = calloc(1, sizeof *s);
+    if (!s) {
+        request_reply_err(r, err_no_memory());
+        return;
+    }
+    r->state = s;
+    r->free_state = free_submission;
+    const struct query queries[] = {{"dry_run", QUERY_BOOLEAN, 0, 0, &s->dry_run}};
+    if (!request_query(r, queries, 1) || !request_json(r, &s->json))
+        return;
+    const char *key = request_get_header(r, "Idempotency-Key");
+    if (key && !good_key(key)) {
+        request_reply_problem(r, 400, "invalid-parameter", NULL,
+                              "Idempotency-Key must have 1 to %d printable ASCII characters.",
+                              KEY_BYTES);
+        return;
+    }
+    if (!key || s->dry_run) {
+        go_check(r);
+        return;
+    }
+    crypto_generichash(s->hash, sizeof s->hash, (const unsigned char *)r->body, r->body_bytes, NULL,
+                       0);
+    if (!(s->key = strdup(key))) {
+        request_reply_err(r, err_no_memory());
+        return;
+    }
+    r->next = go_check;
+    request_read(r, look_for_answer);
+}

@@ -1,0 +1,121 @@
+/* Weights against the model's shape, by the file's header alone. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/inputs.h"
+#include "store/safetensors.h"
+
+#define PROBLEMS_MOST 20 /* of one file; a file of another model has hundreds */
+
+struct check {
+    const struct safetensors *file;
+    const char *pointer;
+    struct problems *problems;
+    int wrong;
+    size_t known; /* tensors of the decoder that the file has */
+};
+
+static void shape_text(const int64_t *shape, int dims, char *out, size_t size)
+{
+    size_t used = (size_t)snprintf(out, size, "[");
+    for (int i = 0; i < dims && used < size; i++)
+        used +=
+            (size_t)snprintf(out + used, size - used, "%s%lld", i ? ", " : "", (long long)shape[i]);
+    if (used < size)
+        snprintf(out + used, size - used, "]");
+}
+
+/* A tensor [rows] (columns 0) or [rows, columns]. */
+static void expect(struct check *c, const char *name, int64_t rows, int64_t columns)
+{
+    const struct safetensor *t = safetensors_find(c->file, name);
+    const int64_t shape[2] = {rows, columns};
+    int dims = columns ? 2 : 1;
+    c->known += t != NULL;
+    if (c->wrong >= PROBLEMS_MOST)
+        return;
+    char want[64], is[160];
+    shape_text(shape, dims, want, sizeof want);
+    if (!t) {
+        c->wrong++;
+        problems_add(c->problems, c->pointer, "%s lacks the tensor %s %s",
+                     safetensors_path(c->file), name, want);
+    } else if (t->dims != dims || memcmp(t->shape, shape, (size_t)dims * sizeof *shape) != 0) {
+        c->wrong++;
+        shape_text(t->shape, t->dims, is, sizeof is);
+        problems_add(c->problems, c->pointer, "%s: %s is %s, but config.json asks for %s",
+                     safetensors_path(c->file), name, is, want);
+    } else if (t->dtype != SAFETENSORS_F32 && t->dtype != SAFETENSORS_BF16 &&
+               t->dtype != SAFETENSORS_F16) {
+        c->wrong++;
+        problems_add(c->problems, c->pointer, "%s: %s is %s, but must be F32, BF16 or F16",
+                     safetensors_path(c->file), name, safetensors_dtype_name(t->dtype));
+    }
+}
+
+static void expect_layer(struct check *c, const struct model_config *m, int64_t layer)
+{
+    int64_t q = m->heads * m->head_dim, kv = m->kv_heads * m->head_dim;
+    const struct {
+        const char *name;
+        int64_t rows, columns;
+        bool present;
+    } tensors[] = {
+        {"input_layernorm.weight", m->hidden, 0, true},
+        {"self_attn.q_proj.weight", q, m->hidden, true},
+        {"self_attn.k_proj.weight", kv, m->hidden, true},
+        {"self_attn.v_proj.weight", kv, m->hidden, true},
+        {"self_attn.q_proj.bias", q, 0, m->qkv_bias},
+        {"self_attn.k_proj.bias", kv, 0, m->qkv_bias},
+        {"self_attn.v_proj.bias", kv, 0, m->qkv_bias},
+        {"self_attn.q_norm.weight", m->head_dim, 0, m->head_norm},
+        {"self_attn.k_norm.weight", m->head_dim, 0, m->head_norm},
+        {"self_attn.o_proj.weight", m->hidden, q, true},
+        {"self_attn.o_proj.bias", m->hidden, 0, m->o_bias},
+        {"post_attention_layernorm.weight", m->hidden, 0, true},
+        {"mlp.gate_proj.weight", m->intermediate, m->hidden, true},
+        {"mlp.up_proj.weight", m->intermediate, m->hidden, true},
+        {"mlp.down_proj.weight", m->hidden, m->intermediate, true},
+    };
+    for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++) {
+        char name[96];
+        snprintf(name, sizeof name, "model.layers.%lld.%s", (long long)layer, tensors[i].name);
+        if (tensors[i].present)
+            expect(c, name, tensors[i].rows, tensors[i].columns);
+    }
+}
+
+void inputs_check_weights(const char *pointer, const char *directory,
+                          const struct model_config *config, struct problems *problems)
+{
+    struct check c = {.pointer = pointer, .problems = problems};
+    struct safetensors *file = NULL;
+    char *path = NULL;
+    struct err *err = asprintf(&path, "%s/model.safetensors", directory) < 0
+                          ? err_no_memory()
+                          : safetensors_open(path, &file);
+    if (err && err_kind(err) == ERR_NOT_FOUND)
+        problems_add(problems, pointer,
+                     "%s has no model.safetensors; with \"init\": \"random\" it needs none",
+                     directory);
+    else if (err)
+        problems_add(problems, pointer, "%s", err_message(err));
+    if (!err) {
+        c.file = file;
+        expect(&c, "model.embed_tokens.weight", config->vocab, config->hidden);
+        for (int64_t layer = 0; layer < config->layers; layer++)
+            expect_layer(&c, config, layer);
+        expect(&c, "model.norm.weight", config->hidden, 0);
+        if (!config->tie_embeddings)
+            expect(&c, "lm_head.weight", config->vocab, config->hidden);
+        else
+            c.known += safetensors_find(file, "lm_head.weight") != NULL;
+        if (c.wrong == 0 && c.known < safetensors_count(file))
+            problems_add(problems, pointer, "%s has %zu tensors that this decoder does not have",
+                         path, safetensors_count(file) - c.known);
+    }
+    err_free(err);
+    safetensors_close(file);
+    free(path);
+}
