@@ -21,7 +21,8 @@ struct err *err_no_memory(void)
 }
 
 /* "<formatted><tail>" */
-static struct err *make(enum err_kind kind, const char *tail, const char *format, va_list args)
+__attribute__((format(printf, 3, 0), nonnull)) static struct err *
+make(enum err_kind kind, const char *tail, const char *format, va_list args)
 {
     va_list again;
     va_copy(again, args);

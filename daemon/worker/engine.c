@@ -42,6 +42,28 @@ static size_t flat_bytes(const struct engine *e)
     return (size_t)e->flat_count * sizeof(float);
 }
 
+static void at_least(int64_t *most, int64_t value)
+{
+    if (value > *most)
+        *most = value;
+}
+
+/* Room for a micro-batch of either length: a shorter one can give a rank more rows. */
+static struct err *find_capacity(struct engine *e)
+{
+    const struct engine_options *o = &e->options;
+    for (size_t i = 0; i < sizeof o->lengths / sizeof *o->lengths; i++) {
+        struct plan_shape shape = shape_of(e, &o->objective, o->lengths[i]);
+        struct plan_capacity c;
+        TRY(plan_capacity(&shape, comm_rank(o->group), e->windows, e->n_windows, &c));
+        at_least(&e->capacity.rows, c.rows);
+        at_least(&e->capacity.loss_rows, c.loss_rows);
+        at_least(&e->capacity.send_rows, c.send_rows);
+        at_least(&e->capacity.buffer_rows, c.buffer_rows);
+    }
+    return NULL;
+}
+
 static struct err *init(struct engine *e)
 {
     const struct engine_options *o = &e->options;
@@ -49,8 +71,7 @@ static struct err *init(struct engine *e)
     int kind_of_layer[MODEL_MAX_LAYERS];
     TRY(parameters_create(o->model, &e->parameters));
     e->n_windows = plan_windows(o->model, e->windows, kind_of_layer);
-    struct plan_shape shape = shape_of(e, &o->objective, o->max_length);
-    TRY(plan_capacity(&shape, comm_rank(o->group), e->windows, e->n_windows, &e->capacity));
+    TRY(find_capacity(e));
     e->flat_count = zero1_flat_count(&e->parameters, comm_world(o->world));
     TRY(k->queue_create(&e->queue));
     TRY(k->alloc(flat_bytes(e), (void **)&e->weights));

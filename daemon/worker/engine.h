@@ -26,7 +26,8 @@ struct engine_options {
     struct objective_spec objective;
     enum parallel_mode mode;
     enum recompute recompute;
-    int64_t max_length; /* rows of the longest micro-batch; sizes all memory */
+    /* Lengths that micro-batches will have, training's and evaluation's: they size all memory. */
+    int64_t lengths[2];
 };
 
 struct err *engine_create(const struct engine_options *options, struct engine **out);

@@ -61,7 +61,7 @@ static struct err *subject_create(struct comm *comm, int views, int64_t length, 
         .objective = s->objective,
         .mode = MODE_NONE,
         .recompute = RECOMPUTE_LAYER,
-        .max_length = length,
+        .lengths = {length, length},
     };
     TRY(engine_create(&options, &s->engine));
     TRY(engine_init(s->engine, 1));

@@ -155,7 +155,7 @@ with_engine(int rank, int world, const struct meeting *meeting, const struct tri
         .objective = o,
         .mode = t->mode,
         .recompute = t->recompute,
-        .max_length = LENGTH * t->micro,
+        .lengths = {LENGTH * t->micro, LENGTH},
     };
     struct engine *engine = NULL;
     struct batch *b = NULL;
