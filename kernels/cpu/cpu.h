@@ -14,8 +14,9 @@
 
 #include "kernels/kernels.h"
 
-/* One function, compiled for several widths of vector registers and chosen when it is loaded. */
-#if defined(__x86_64__) && defined(__GLIBC__)
+/* One function, compiled for several widths of vector registers and chosen when it is loaded; the
+ * choice runs before the thread sanitizer's runtime stands, so not under that. */
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__SANITIZE_THREAD__)
 #define VECTORIZED __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define VECTORIZED

@@ -1,8 +1,17 @@
 /* Interval attention against a double loop over all keys of a row. */
+#include <sys/resource.h>
+
 #include "kernels/cpu/tiles.h"
 #include "tests/unit/test_kernels_random.h"
 
 #define MOST_KEYS 700
+
+/* An allocation that the machine cannot give must come back as NULL under ASan too. */
+const char *__asan_default_options(void);
+const char *__asan_default_options(void)
+{
+    return "allocator_may_return_null=1";
+}
 
 /* A piece and the space of its positions: runs without holes, each made of chunks whose rows lie
  * anywhere in K and V. */
@@ -262,7 +271,7 @@ static void check_backward(const struct problem *p)
 static void forward_and_backward_are_those_of_a_double_loop(void **state)
 {
     (void)state;
-    for (int round = 0; round < 250; round++) {
+    for (int round = 0; round < 150; round++) {
         random_state = 1000 + (uint64_t)round;
         struct problem p = make_problem((int)pick(1, 2));
         solve(&p);
@@ -506,6 +515,55 @@ static void keys_between_distant_rows_are_left_out(void **state)
     tile_list_free(&list);
 }
 
+/* The list of tiles of rows that see 2^24 keys does not fit in the memory that is left. */
+static void running_out_of_memory_is_the_queues_failure(void **state)
+{
+    (void)state;
+    const int64_t keys = 1 << 24;
+    struct kernel_queue *q;
+    struct key_chunk chunk = {0, keys, 0};
+    struct key_interval few = {0, 1}, all = {0, keys};
+    struct tensor one = random_tensor(1, 1, 8, -1, 1), line = random_tensor(1, 1, -1, 0, 0);
+    struct tensor many = one; /* only the first row is there; no other is reached */
+    many.shape[0] = keys;
+    struct attention a = {.q = one,
+                          .o = one,
+                          .d_o = one,
+                          .dq = one,
+                          .lse = line,
+                          .delta = line,
+                          .n_pieces = 1,
+                          .pieces = {{.k = many,
+                                      .v = many,
+                                      .dk = many,
+                                      .dv = many,
+                                      .chunks = &chunk,
+                                      .n_chunks = 1,
+                                      .intervals = &few}}};
+    void (*const operations[])(struct kernel_queue *, const struct attention *) = {
+        kernels->attention_forward, kernels->attention_backward};
+    for (int i = 0; i < 2; i++) {
+        assert_null(kernels->queue_create(&q));
+        a.pieces[0].intervals = &few; /* takes the scratch memory */
+        operations[i](q, &a);
+        assert_null(kernels->queue_wait(q));
+        struct rlimit limit, none;
+        assert_int_equal(getrlimit(RLIMIT_AS, &limit), 0);
+        none = limit;
+        none.rlim_cur = 1;
+        a.pieces[0].intervals = &all;
+        assert_int_equal(setrlimit(RLIMIT_AS, &none), 0);
+        operations[i](q, &a);
+        assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);
+        struct err *e = kernels->queue_wait(q);
+        assert_non_null(e);
+        assert_int_equal(err_kind(e), ERR_NO_MEMORY);
+        err_free(e);
+        kernels->queue_destroy(q);
+    }
+    free_all();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -518,6 +576,7 @@ int main(void)
         cmocka_unit_test(no_piece_gives_zeros),
         cmocka_unit_test(two_runs_give_the_same_bits),
         cmocka_unit_test(large_scores_stay_finite),
+        cmocka_unit_test(running_out_of_memory_is_the_queues_failure),
     };
     return cmocka_run_group_tests(tests, open_queue, close_queue);
 }
