@@ -31,7 +31,7 @@ CREATE TABLE datasets (
     tokens INTEGER NOT NULL CHECK (tokens >= 0),
     bytes INTEGER NOT NULL CHECK (bytes >= 0),
     unigram_entropy REAL, -- NULL: not a number
-    stats_json TEXT CHECK (json_valid(stats_json)),
+    stats_json TEXT CHECK (stats_json IS NULL OR json_valid(stats_json)),
     created_s REAL NOT NULL
 ) STRICT;
 
@@ -75,7 +75,7 @@ CREATE TABLE job_events (
     from_state TEXT,
     to_state TEXT,
     message TEXT,
-    data_json TEXT CHECK (json_valid(data_json))
+    data_json TEXT CHECK (data_json IS NULL OR json_valid(data_json))
 ) STRICT;
 CREATE INDEX job_events_by_job ON job_events (job_id, id);
 
@@ -175,7 +175,7 @@ CREATE TABLE tasks (
     state TEXT NOT NULL CHECK (state IN ('queued', 'running', 'succeeded', 'failed', 'cancelled')),
     cancel_requested INTEGER NOT NULL DEFAULT 0 CHECK (cancel_requested IN (0, 1)),
     parameters_json TEXT NOT NULL CHECK (json_valid(parameters_json)),
-    result_json TEXT CHECK (json_valid(result_json)),
+    result_json TEXT CHECK (result_json IS NULL OR json_valid(result_json)),
     reason TEXT,
     job_id INTEGER REFERENCES jobs ON DELETE CASCADE,
     -- Not foreign keys: a finished task stays when what it used or made is deleted.

@@ -24,7 +24,7 @@ struct err *store_connect(struct store_tx *tx, const char *path, bool reads_only
     sqlite3_busy_timeout(tx->db, BUSY_TIMEOUT_MS);
     e = store_script(tx, "set up the connection",
                      "PRAGMA foreign_keys = ON; PRAGMA synchronous = FULL;"
-                     "PRAGMA trusted_schema = OFF; PRAGMA journal_size_limit = 67108864;");
+                     "PRAGMA journal_size_limit = 67108864;");
     if (e)
         store_disconnect(tx);
     return e;
