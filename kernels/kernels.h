@@ -125,6 +125,7 @@ struct kernels {
     int abi; /* KERNELS_ABI of the backend's build */
     const char *name;
     enum device device;
+    int (*threads)(void); /* of the host, that an operation runs on */
 
     /* Memory. alloc gives 256-byte aligned memory; the bytes are undefined. host_alloc is memory
      * that copies to and from the device run fastest from. */

@@ -1,6 +1,13 @@
 /* The table of the CPU backend. */
 #include "kernels/cpu/cpu.h"
 
+#include <cblas.h>
+
+static int threads(void)
+{
+    return openblas_get_num_threads();
+}
+
 static void upload(struct kernel_queue *q, void *device, const void *host, size_t bytes)
 {
     cpu_transfer(q, device, host, bytes);
@@ -17,6 +24,7 @@ const struct kernels *kernels_cpu(void)
         .abi = KERNELS_ABI,
         .name = "cpu",
         .device = DEVICE_CPU,
+        .threads = threads,
         .alloc = cpu_alloc,
         .release = cpu_release,
         .host_alloc = cpu_alloc,

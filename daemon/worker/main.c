@@ -1,0 +1,112 @@
+/* dllm-worker: one rank of a job, or one task. Started by dllmd, which gives it a descriptor to
+ * read its identity and secret from (docs/worker-protocol.md); there is nothing to configure here.
+ */
+#include <getopt.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "daemon/base/log.h"
+#include "daemon/worker/link/link.h"
+#include "daemon/worker/task.h"
+#include "daemon/worker/train.h"
+
+#define BOOTSTRAP_FD 3
+#define CONNECT_TIMEOUT_S 60.0
+#define GOODBYE_TIMEOUT_S 30.0
+
+static struct link *signalled_link;
+
+static void on_terminate(int signal)
+{
+    (void)signal;
+    link_signal_stop(signalled_link);
+}
+
+static void handle_signals(struct link *link)
+{
+    signalled_link = link;
+    struct sigaction stop = {.sa_handler = on_terminate, .sa_flags = SA_RESTART};
+    sigaction(SIGTERM, &stop, NULL);
+    sigaction(SIGINT, &stop, NULL);
+}
+
+static int usage(FILE *to)
+{
+    fputs("usage: dllm-worker [--task]\n"
+          "\n"
+          "One rank of a training job, or with --task one task. dllmd starts it and hands\n"
+          "it its identity on descriptor 3; it is of no use by hand.\n"
+          "\n"
+          "  --task       run a task: prepare a dataset\n"
+          "  --version    print the version\n"
+          "  --help       print this\n",
+          to);
+    return to == stdout ? EXIT_SUCCESS : 2;
+}
+
+/* The last record of a process that failed. */
+static void record_error(struct link *link, const struct err *e)
+{
+    cJSON *fields = cJSON_CreateObject();
+    cJSON_AddStringToObject(fields, "error", err_kind_name(err_kind(e)));
+    cJSON_AddStringToObject(fields, "reason", err_message(e));
+    struct err *failure = link_record(link, "error", fields);
+    if (failure)
+        log_error("cannot record it: %s", err_message(failure));
+    err_free(failure);
+}
+
+static int run(bool is_task)
+{
+    struct link *link;
+    signal(SIGPIPE, SIG_IGN);
+    struct err *e = link_open(BOOTSTRAP_FD, CONNECT_TIMEOUT_S, &link);
+    if (e) {
+        log_error("cannot begin: %s", err_message(e));
+        err_free(e);
+        return EXIT_FAILURE;
+    }
+    handle_signals(link);
+    bool stopped = false;
+    e = is_task ? task_run(link, &stopped) : train_run(link, &stopped);
+    if (e) {
+        log_error("%s", err_message(e));
+        record_error(link, e);
+    }
+    struct sigaction ignore = {.sa_handler = SIG_IGN};
+    sigaction(SIGTERM, &ignore, NULL);
+    sigaction(SIGINT, &ignore, NULL);
+    link_close(link, e ? "error" : stopped ? "stopped" : "done", e, GOODBYE_TIMEOUT_S);
+    int status = e ? EXIT_FAILURE : EXIT_SUCCESS;
+    err_free(e);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option options[] = {
+        {"task", no_argument, NULL, 't'},
+        {"help", no_argument, NULL, 'h'},
+        {"version", no_argument, NULL, 'v'},
+        {0},
+    };
+    bool is_task = false;
+    int option;
+    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
+        switch (option) {
+        case 't':
+            is_task = true;
+            break;
+        case 'h':
+            return usage(stdout);
+        case 'v':
+            puts("dllm-worker " DLLMD_VERSION);
+            return EXIT_SUCCESS;
+        default:
+            return usage(stderr);
+        }
+    }
+    return optind < argc ? usage(stderr) : run(is_task);
+}

@@ -1,0 +1,341 @@
+#include "daemon/worker/train.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/base/clock.h"
+#include "daemon/plan/spec.h"
+#include "daemon/worker/comm/comm.h"
+#include "daemon/worker/data/dataset.h"
+#include "daemon/worker/data/order.h"
+#include "daemon/worker/engine.h"
+#include "daemon/worker/evaluate.h"
+#include "daemon/worker/optim/schedule.h"
+#include "daemon/worker/sample.h"
+
+/* How long ranks wait for each other in a collective before they take the rest for dead. */
+#define COLLECTIVE_TIMEOUT_S 300.0
+
+#define MAX_DEGREE 1024
+
+struct run {
+    struct link *link;
+    struct job_spec spec;
+    int rank, world;
+    int replica; /* of spec.parallel.data */
+    const struct kernels *kernels;
+    struct comm *world_comm, *group_comm; /* the same one where there is one replica */
+    struct dataset *dataset;
+    struct engine *engine;
+    struct batch *batch;
+};
+
+/* ---- Set-up ---- */
+
+static struct err *read_spec(struct run *run)
+{
+    const cJSON *welcome = link_welcome(run->link);
+    const cJSON *json = cJSON_GetObjectItemCaseSensitive(welcome, "spec");
+    struct problems problems = {0};
+    spec_parse(json, &run->spec, &problems);
+    struct err *e = NULL;
+    if (problems_count(&problems))
+        e = err_new(ERR_INTERNAL, "the daemon sent a spec that is not valid: %s: %s",
+                    problems.count ? problems.items[0].path : "?",
+                    problems.count ? problems.items[0].message : "out of memory");
+    problems_free(&problems);
+    if (!e) {
+        run->rank = link_identity(run->link)->rank;
+        run->world = spec_world_size(&run->spec);
+        run->replica = run->rank / run->spec.parallel.degree;
+    }
+    return e;
+}
+
+static struct err *connect(struct meeting *meeting, const char *name, int rank, int world,
+                           struct comm **out)
+{
+    if (world == 1)
+        return comm_create_self(out);
+    return comm_create_gloo(meeting, name, rank, world, "127.0.0.1", COLLECTIVE_TIMEOUT_S, out);
+}
+
+/* All ranks meet, then, where there are replicas, those that share their sequences. */
+static struct err *meet(struct run *run)
+{
+    struct meeting meeting = link_meeting(run->link);
+    int degree = run->spec.parallel.degree;
+    TRY(connect(&meeting, "world", run->rank, run->world, &run->world_comm));
+    if (degree == run->world) {
+        run->group_comm = run->world_comm;
+        return NULL;
+    }
+    int members[MAX_DEGREE];
+    for (int i = 0; i < degree; i++)
+        members[i] = run->replica * degree + i;
+    struct meeting_group group = {&meeting, run->world, members, degree};
+    struct meeting within = meeting_of_group(&group);
+    return connect(&within, "group", run->rank % degree, degree, &run->group_comm);
+}
+
+static struct err *load_weights(struct run *run)
+{
+    if (run->spec.model.random_init)
+        return engine_init(run->engine, run->spec.seed);
+    char *path;
+    if (asprintf(&path, "%s/model.safetensors", run->spec.model.path) < 0)
+        return err_no_memory();
+    struct err *e = engine_load(run->engine, path);
+    free(path);
+    return e;
+}
+
+static struct err *make_engine(struct run *run)
+{
+    const struct job_spec *spec = &run->spec;
+    int64_t length = spec->data.sequence_length * spec->batch.micro_sequences;
+    struct engine_options options = {
+        .kernels = run->kernels,
+        .world = run->world_comm,
+        .group = run->group_comm,
+        .model = &spec->model.config,
+        .objective = spec->objective,
+        .mode = spec->parallel.mode,
+        .recompute = spec->recompute,
+        .lengths = {length, spec->data.sequence_length},
+    };
+    TRY(engine_create(&options, &run->engine));
+    TRY(load_weights(run));
+    return batch_create(length, spec->objective.block_size, spec->objective.views, &run->batch);
+}
+
+static struct err *check_dataset(const struct run *run)
+{
+    const struct job_spec *spec = &run->spec;
+    if (dataset_vocab(run->dataset) > spec->model.config.vocab)
+        return err_new(
+            ERR_INVALID,
+            "tokenizer %s has ids up to %" PRId64 ", but the model's vocab_size is %" PRId64,
+            spec->data.tokenizer, dataset_vocab(run->dataset) - 1, spec->model.config.vocab);
+    if (!dataset_sequences(run->dataset, DATASET_TRAINING))
+        return err_new(ERR_INVALID, "%s leaves nothing to train on beside what is held out",
+                       spec->data.path);
+    return NULL;
+}
+
+static struct err *set_up(struct run *run)
+{
+    TRY(read_spec(run));
+    const struct job_spec *spec = &run->spec;
+    const cJSON *artifact = cJSON_GetObjectItemCaseSensitive(link_welcome(run->link), "artifact");
+    if (!cJSON_IsString(artifact))
+        return err_new(ERR_INTERNAL, "the daemon's welcome names no artifact");
+    run->kernels = kernels_cpu();
+    TRY(dataset_open(artifact->valuestring, spec->data.sequence_length, spec->objective.block_size,
+                     spec->data.validation_fraction, &run->dataset));
+    TRY(check_dataset(run));
+    TRY(meet(run));
+    TRY(make_engine(run));
+    cJSON *started = cJSON_CreateObject();
+    cJSON_AddStringToObject(started, "device", run->kernels->name);
+    cJSON_AddNumberToObject(started, "threads", run->kernels->threads());
+    cJSON_AddNumberToObject(started, "memory_bytes", (double)engine_memory_bytes(run->engine));
+    return link_record(run->link, "started", started);
+}
+
+static void tear_down(struct run *run)
+{
+    batch_destroy(run->batch);
+    engine_destroy(run->engine);
+    dataset_close(run->dataset);
+    if (run->group_comm && run->group_comm != run->world_comm)
+        comm_destroy(run->group_comm);
+    if (run->world_comm)
+        comm_destroy(run->world_comm);
+    spec_free(&run->spec);
+}
+
+/* ---- The step ---- */
+
+/* The orders that ranks agree on: entries of the sums that engine_finish_sums carries along. */
+static void read_orders(const struct run *run, double *orders)
+{
+    unsigned given = link_orders(run->link);
+    orders[0] = (given & (LINK_STOP | LINK_LEASE_OVER | LINK_PAUSE)) != 0;
+}
+
+static void record_event(struct run *run, const char *event, const char *message)
+{
+    if (run->rank)
+        return;
+    cJSON *fields = cJSON_CreateObject();
+    cJSON_AddStringToObject(fields, "event", event);
+    cJSON_AddStringToObject(fields, "message", message);
+    err_free(link_record(run->link, "event", fields));
+}
+
+/* Fills the batch with this replica's `index`-th micro-batch of a step. */
+static struct err *next_batch(struct run *run, int64_t step, int64_t index)
+{
+    const struct job_spec *spec = &run->spec;
+    int64_t length = spec->data.sequence_length, micro = spec->batch.micro_sequences;
+    int64_t per_replica = spec->batch.sequences / spec->parallel.data;
+    uint64_t first =
+        (uint64_t)((step - 1) * spec->batch.sequences + run->replica * per_replica + index * micro);
+    uint64_t n = (uint64_t)dataset_sequences(run->dataset, DATASET_TRAINING);
+    batch_clear(run->batch);
+    for (int64_t i = 0; i < micro; i++) {
+        uint64_t sample = first + (uint64_t)i; /* counted over epochs: the data position */
+        int64_t sequence = (int64_t)order_sequence(spec->seed, n, sample);
+        TRY(sample_fill(run->dataset, DATASET_TRAINING, sequence, run->batch, i * length));
+        batch_corrupt(run->batch, &spec->objective, spec->seed, CORRUPTION_TRAINING, sample,
+                      i * length, length);
+    }
+    return NULL;
+}
+
+static struct err *update(struct run *run, int64_t step, const struct engine_sums *sums,
+                          cJSON *metrics)
+{
+    const struct job_spec *spec = &run->spec;
+    struct adamw options = {
+        .lr = schedule_lr(spec, step),
+        .beta1 = spec->optimizer.beta1,
+        .beta2 = spec->optimizer.beta2,
+        .eps = spec->optimizer.eps,
+        .weight_decay = spec->optimizer.weight_decay,
+        .step = step,
+    };
+    double grad_norm;
+    TRY(engine_update(run->engine, sums->denominator, &options, spec->optimizer.max_grad_norm,
+                      &grad_norm));
+    cJSON_AddNumberToObject(metrics, "loss", sums->loss / sums->denominator);
+    cJSON_AddNumberToObject(metrics, "lr", options.lr);
+    cJSON_AddNumberToObject(metrics, "grad_norm", grad_norm);
+    return NULL;
+}
+
+static void add_times(cJSON *metrics, const struct engine_times *before,
+                      const struct engine_times *after)
+{
+    cJSON_AddNumberToObject(metrics, "forward_s", after->forward_s - before->forward_s);
+    cJSON_AddNumberToObject(metrics, "backward_s", after->backward_s - before->backward_s);
+    cJSON_AddNumberToObject(metrics, "exchange_s", after->exchange_s - before->exchange_s);
+    cJSON_AddNumberToObject(metrics, "optimizer_s", after->optimizer_s - before->optimizer_s);
+}
+
+static int64_t received_bytes(const struct run *run)
+{
+    int64_t bytes = comm_counters(run->world_comm).received_bytes;
+    if (run->group_comm != run->world_comm)
+        bytes += comm_counters(run->group_comm).received_bytes;
+    return bytes;
+}
+
+static struct err *step_once(struct run *run, int64_t step, cJSON *metrics, bool *stop)
+{
+    const struct job_spec *spec = &run->spec;
+    double began = clock_s();
+    struct engine_times before = engine_times(run->engine);
+    int64_t wire_before = received_bytes(run);
+    int64_t micro_batches =
+        spec->batch.sequences / spec->parallel.data / spec->batch.micro_sequences;
+    struct engine_sums sums = {0};
+    double orders[ENGINE_ORDERS] = {0};
+
+    engine_zero_gradients(run->engine);
+    for (int64_t i = 0; i < micro_batches; i++) {
+        TRY(next_batch(run, step, i));
+        TRY(engine_accumulate(run->engine, run->batch, &spec->objective, true, &sums));
+    }
+    read_orders(run, orders);
+    TRY(engine_finish_sums(run->engine, &sums, orders));
+    *stop = orders[0] > 0;
+    if (sums.denominator > 0) {
+        struct err *e = update(run, step, &sums, metrics);
+        if (e)
+            return err_wrap(e, "step %" PRId64, step);
+    } else {
+        record_event(run, "empty_step", "No token of this step carried loss: nothing was updated.");
+    }
+    double elapsed_s = clock_s() - began;
+    struct engine_times after = engine_times(run->engine);
+    double tokens = (double)(spec->batch.sequences * spec->data.sequence_length);
+    cJSON_AddNumberToObject(metrics, "loss_tokens", sums.denominator);
+    cJSON_AddNumberToObject(metrics, "tokens", tokens);
+    cJSON_AddNumberToObject(metrics, "tokens_per_s", tokens / elapsed_s);
+    cJSON_AddNumberToObject(metrics, "step_s", elapsed_s);
+    add_times(metrics, &before, &after);
+    cJSON_AddNumberToObject(metrics, "wire_bytes", (double)(received_bytes(run) - wire_before));
+    return NULL;
+}
+
+/* Takes ownership of metrics. */
+static struct err *record_metrics(struct run *run, const char *kind, int64_t step, cJSON *metrics)
+{
+    cJSON *fields = cJSON_CreateObject();
+    if (!fields || !metrics) {
+        cJSON_Delete(fields);
+        cJSON_Delete(metrics);
+        return err_no_memory();
+    }
+    cJSON_AddNumberToObject(fields, "step", (double)step);
+    cJSON_AddItemToObject(fields, "metrics", metrics);
+    if (run->rank) {
+        cJSON_Delete(fields);
+        return NULL;
+    }
+    return link_record(run->link, kind, fields);
+}
+
+static struct err *evaluate_now(struct run *run, int64_t step)
+{
+    struct evaluation result;
+    TRY(evaluate_run(run->engine, run->dataset, &run->spec, run->replica, &result));
+    if (!result.sequences)
+        return NULL;
+    cJSON *metrics = cJSON_CreateObject();
+    cJSON_AddNumberToObject(metrics, "bound", result.bound);
+    cJSON_AddNumberToObject(metrics, "unigram_entropy", result.unigram_entropy);
+    cJSON_AddNumberToObject(metrics, "tokens", result.tokens);
+    cJSON_AddNumberToObject(metrics, "evaluation_s", result.elapsed_s);
+    return record_metrics(run, "evaluation", step, metrics);
+}
+
+static struct err *run_steps(struct run *run, bool *stopped)
+{
+    const struct job_spec *spec = &run->spec;
+    for (int64_t step = 1; step <= spec->steps; step++) {
+        cJSON *metrics = cJSON_CreateObject();
+        bool stop = false;
+        struct err *e = metrics ? step_once(run, step, metrics, &stop) : err_no_memory();
+        if (e) {
+            cJSON_Delete(metrics);
+            return e;
+        }
+        TRY(record_metrics(run, "step", step, metrics));
+        bool due = spec->evaluate.every && step % spec->evaluate.every == 0;
+        if (stop && step < spec->steps) {
+            *stopped = true;
+            return NULL;
+        }
+        if (due || step == spec->steps)
+            TRY(evaluate_now(run, step));
+    }
+    return NULL;
+}
+
+struct err *train_run(struct link *link, bool *stopped)
+{
+    struct run run = {.link = link};
+    struct err *e = set_up(&run);
+    if (!e)
+        e = run_steps(&run, stopped);
+    if (!e && !*stopped)
+        e = link_record(link, "done", cJSON_CreateObject());
+    tear_down(&run);
+    return e;
+}
