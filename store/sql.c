@@ -52,10 +52,9 @@ struct err *store_sql_error(struct store_tx *tx, int code, const char *operation
                        operation, path);
     case SQLITE_IOERR:
     case SQLITE_CANTOPEN: {
-        int errnum = sqlite3_system_errno(tx->db);
-        return err_new(ERR_IO,
-                       "cannot %s: %s (%s) on the database %s; check its disk and directory",
-                       operation, says, errnum ? strerror(errnum) : "no system error", path);
+        int errnum = sqlite3_system_errno(tx->db); /* 0 where SQLite forgot it */
+        return err_new(ERR_IO, "cannot %s: %s%s%s on the database %s; check its disk and directory",
+                       operation, says, errnum ? ": " : "", errnum ? strerror(errnum) : "", path);
     }
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -526,6 +527,38 @@ static void test_full_disk(void **state)
     free(long_name);
 }
 
+/* The log may not grow: the commit itself fails, whatever its functions said. */
+static void test_failing_commit(void **state)
+{
+    struct fixture *f = *state;
+    struct store *store;
+    char wal[96];
+    snprintf(wal, sizeof wal, "%s-wal", f->path);
+    OK(store_open(f->path, NULL, &store));
+    add(store, "a");
+    struct stat st;
+    assert_int_equal(stat(wal, &st), 0);
+    struct rlimit whole, small;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &whole), 0);
+    small = whole;
+    small.rlim_cur = (rlim_t)st.st_size;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    struct insert b = {.name = "b"}, c = {.name = "c"};
+    struct err *first = store_write_wait(store, insert_job, &b);
+    struct err *second = store_write_wait(store, insert_job, &c);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &whole), 0);
+    FAILS(first, ERR_IO, "cannot commit a group of writes: disk I/O error");
+    FAILS(second, ERR_IO, "check its disk");
+    check_jobs(store, "a,");
+    add(store, "d");
+    check_jobs(store, "a,d,");
+    store_close(store);
+    OK(store_open(f->path, NULL, &store));
+    check_jobs(store, "a,d,");
+    store_close(store);
+}
+
 /* ---- a kill ---- */
 
 static int acknowledged_fd;
@@ -618,6 +651,7 @@ int main(void)
         TEST(test_reads_see_a_snapshot_and_do_not_write),
         TEST(test_reads_wait_for_a_connection),
         TEST(test_full_disk),
+        TEST(test_failing_commit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
