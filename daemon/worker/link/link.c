@@ -67,21 +67,19 @@ static struct err *read_start_time(long long *out)
     return NULL;
 }
 
-static struct err *init(struct link *l)
+static struct link *create(void)
 {
+    struct link *l = calloc(1, sizeof *l);
+    if (!l)
+        return NULL;
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&l->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
     pthread_mutex_init(&l->mutex, NULL);
-    l->journal.fd = -1;
-    l->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (l->wake_fd < 0)
-        return err_errno(errno, "cannot make an eventfd");
-    if (sodium_init() < 0)
-        return err_new(ERR_INTERNAL, "libsodium does not start");
-    return read_start_time(&l->start_time);
+    l->journal.fd = l->wake_fd = -1;
+    return l;
 }
 
 /* Signals are the main thread's. */
@@ -114,6 +112,12 @@ static struct err *await_welcome(struct link *l, double timeout_s)
 
 static struct err *begin(struct link *l, double timeout_s)
 {
+    l->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (l->wake_fd < 0)
+        return err_errno(errno, "cannot make an eventfd");
+    if (sodium_init() < 0)
+        return err_new(ERR_INTERNAL, "libsodium does not start");
+    TRY(read_start_time(&l->start_time));
     char *path;
     if (asprintf(&path, "%s/%s.journal", l->directory, l->name) < 0)
         return err_no_memory();
@@ -175,12 +179,11 @@ static void destroy(struct link *l)
 
 struct err *link_open(int fd, double timeout_s, struct link **out)
 {
-    struct link *l = calloc(1, sizeof *l);
+    struct link *l = create();
     if (!l)
         return err_no_memory();
-    struct err *e = init(l);
-    if (!e)
-        e = bootstrap_read(fd, timeout_s, l);
+    /* First of all, so that a descriptor that is not open is not one of ours by now. */
+    struct err *e = bootstrap_read(fd, timeout_s, l);
     if (!e) {
         e = begin(l, timeout_s);
         if (e)
