@@ -4,6 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+static struct err *prepare(struct store_tx *tx, const char *what, const char *sql,
+                           sqlite3_stmt **stmt);
+
 /* ---- connection ---- */
 
 #define BUSY_TIMEOUT_MS 10000
@@ -25,6 +28,11 @@ struct err *store_connect(struct store_tx *tx, const char *path, bool reads_only
     e = store_script(tx, "set up the connection",
                      "PRAGMA foreign_keys = ON; PRAGMA synchronous = FULL;"
                      "PRAGMA journal_size_limit = 67108864;");
+    /* What undoes a transaction must not itself lack memory. */
+    static const char *const always[] = {"ROLLBACK", "ROLLBACK TO write", "RELEASE write"};
+    sqlite3_stmt *stmt;
+    for (size_t i = 0; i < sizeof always / sizeof *always && !e; i++)
+        e = prepare(tx, "set up the connection", always[i], &stmt);
     if (e)
         store_disconnect(tx);
     return e;

@@ -54,26 +54,29 @@ struct store {
 
 /* ---- one group ---- */
 
-static struct err *run_write(struct store_tx *tx, const struct write *w)
+/* `lost`: the transaction is gone, or must not be committed. */
+static struct err *run_write(struct store_tx *tx, const struct write *w, bool *lost)
 {
+    *lost = true;
     TRY(store_exec(tx, "begin a write", "SAVEPOINT write"));
-    struct err *e = w->fn(tx, w->arg);
+    struct err *e = w->fn(tx, w->arg), *e2 = NULL;
     store_forget(tx);
-    if (e && !sqlite3_get_autocommit(tx->db)) {
-        struct err *undo = store_exec(tx, "undo a write", "ROLLBACK TO write");
-        if (undo) { /* what cannot be undone must not be committed */
-            err_free(undo);
-            err_free(store_exec(tx, "undo a group of writes", "ROLLBACK"));
-        }
+    if (e && !sqlite3_get_autocommit(tx->db))
+        e2 = store_exec(tx, "undo a write", "ROLLBACK TO write");
+    if (!e2 && !sqlite3_get_autocommit(tx->db)) {
+        e2 = store_exec(tx, "end a write", "RELEASE write");
+        *lost = e2;
     }
-    if (!sqlite3_get_autocommit(tx->db)) {
-        struct err *released = store_exec(tx, "end a write", "RELEASE write");
-        if (e)
-            err_free(released);
-        else
-            e = released;
-    }
+    if (!e)
+        return e2;
+    err_free(e2);
     return e;
+}
+
+/* Also when a rollback failed before, for lack of memory. */
+static struct err *ensure_no_transaction(struct store_tx *tx)
+{
+    return sqlite3_get_autocommit(tx->db) ? NULL : store_exec(tx, "undo a transaction", "ROLLBACK");
 }
 
 static struct err *copy_error(const struct err *e)
@@ -93,7 +96,9 @@ static void clear_errors(struct write *writes, size_t count)
 static void run_group(struct store_tx *tx, struct write *writes, size_t count)
 {
     clear_errors(writes, count);
-    struct err *e = store_exec(tx, "begin a group of writes", "BEGIN IMMEDIATE");
+    struct err *e = ensure_no_transaction(tx);
+    if (!e)
+        e = store_exec(tx, "begin a group of writes", "BEGIN IMMEDIATE");
     if (e) {
         for (size_t i = 0; i < count; i++)
             writes[i].err = copy_error(e);
@@ -101,16 +106,14 @@ static void run_group(struct store_tx *tx, struct write *writes, size_t count)
         return;
     }
     bool lost = false;
-    for (size_t i = 0; i < count && !lost; i++) {
-        writes[i].err = run_write(tx, &writes[i]);
-        lost = sqlite3_get_autocommit(tx->db);
-    }
+    for (size_t i = 0; i < count && !lost; i++)
+        writes[i].err = run_write(tx, &writes[i], &lost);
     if (!lost) {
         e = store_exec(tx, "commit a group of writes", "COMMIT");
         lost = e;
-        if (e && !sqlite3_get_autocommit(tx->db))
-            err_free(store_exec(tx, "undo a group of writes", "ROLLBACK"));
     }
+    if (lost)
+        err_free(ensure_no_transaction(tx));
     if (lost && count > 1) {
         for (size_t i = 0; i < count; i++)
             run_group(tx, &writes[i], 1);
@@ -235,7 +238,9 @@ struct err *store_read_begin(struct store *s, struct store_tx **tx)
     struct store_tx *reader = s->free_readers;
     s->free_readers = reader->next_free;
     pthread_mutex_unlock(&s->lock);
-    struct err *e = store_exec(reader, "begin a read", "BEGIN");
+    struct err *e = ensure_no_transaction(reader);
+    if (!e)
+        e = store_exec(reader, "begin a read", "BEGIN");
     if (e)
         give_back(reader);
     else
@@ -247,8 +252,7 @@ void store_read_end(struct store_tx *tx)
 {
     if (!tx)
         return;
-    if (!sqlite3_get_autocommit(tx->db))
-        err_free(store_exec(tx, "end a read", "ROLLBACK"));
+    err_free(ensure_no_transaction(tx));
     store_forget(tx);
     give_back(tx);
 }

@@ -559,6 +559,37 @@ static void test_failing_commit(void **state)
     store_close(store);
 }
 
+/* SQLite is given a little more memory each time, until it has enough. */
+static void test_short_memory(void **state)
+{
+    struct fixture *f = *state;
+    struct store *store;
+    OK(store_open(f->path, NULL, &store));
+    sqlite3_int64 used = sqlite3_memory_used();
+    int64_t written = 0;
+    int failed = 0;
+    for (sqlite3_int64 extra = 0; extra < 100000 || !written; extra += 1000) {
+        struct insert insert = {.name = "x"};
+        sqlite3_hard_heap_limit64(used + extra);
+        struct err *e = store_write_wait(store, insert_job, &insert);
+        sqlite3_hard_heap_limit64(0);
+        if (e)
+            assert_int_equal(err_kind(e), ERR_NO_MEMORY);
+        written += !e;
+        failed += !!e;
+        err_free(e);
+    }
+    assert_true(failed > 3);
+    struct store_tx *tx;
+    int64_t counts[STORE_JOB_STATES];
+    OK(store_read_begin(store, &tx));
+    OK(store_jobs_count(tx, counts));
+    assert_int_equal(counts[STORE_JOB_QUEUED], written);
+    assert_int_equal(number(tx, "SELECT count(*) FROM job_events"), written);
+    store_read_end(tx);
+    store_close(store);
+}
+
 /* ---- a kill ---- */
 
 static int acknowledged_fd;
@@ -652,6 +683,7 @@ int main(void)
         TEST(test_reads_wait_for_a_connection),
         TEST(test_full_disk),
         TEST(test_failing_commit),
+        TEST(test_short_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
