@@ -32,10 +32,10 @@ struct store_series {
     bool sampled; /* count < total */
 };
 
-/* Steps from <= step <= to. When there are more than `points` (0: no bound; below 8 counts as 8), the
- * range is cut into equal buckets, and of each the minimum, the maximum and, if there is one, the
- * first NaN stay, besides the first and the last value of all; they are real points, never means.
- * A key that the job does not have gives an empty series. */
+/* Steps from <= step <= to. When there are more than `points` (0: no bound; below 8 counts as 8),
+ * the range is cut into equal buckets, and of each the minimum, the maximum and, if there is one,
+ * the first NaN stay, besides the first and the last value of all; they are real points, never
+ * means. A key that the job does not have gives an empty series. */
 struct err *store_metrics_series(struct store_tx *tx, int64_t job_id, const char *key, int64_t from,
                                  int64_t to, size_t points, struct store_series *series);
 
