@@ -342,6 +342,83 @@ static void test_cutting_a_step_changes_nothing(void **state)
     ranks_free(whole, 1);
 }
 
+/* What the dry run says a rank will need, against what the engine takes. */
+static struct err *rank_sizes_memory(int rank, int world, const struct meeting *meeting, void *user)
+{
+    const struct job_spec *spec = user;
+    struct comm *comm;
+    struct plan_estimate estimate;
+    int64_t length = spec->data.sequence_length * spec->batch.micro_sequences;
+    TRY(plan_estimate(spec, spec->parallel.mode, world, rank, sizeof(float), &estimate));
+    TRY(connect(meeting, "world", rank, world, &comm));
+    struct engine_options options = {
+        .kernels = kernels_cpu(),
+        .world = comm,
+        .group = comm,
+        .model = &spec->model.config,
+        .objective = spec->objective,
+        .mode = spec->parallel.mode,
+        .recompute = spec->recompute,
+        .lengths = {length, spec->data.sequence_length},
+    };
+    struct engine *engine = NULL;
+    struct err *e = engine_create(&options, &engine);
+    if (!e) {
+        double sizes[2] = {(double)estimate.total_bytes, (double)engine_memory_bytes(engine)};
+        ranks_result(sizes, sizeof sizes);
+    }
+    engine_destroy(engine);
+    comm_destroy(comm);
+    return e;
+}
+
+static void test_memory_is_as_planned(void **state)
+{
+    (void)state;
+    static const char *const specs[] = {
+        "\"parallel\": {\"mode\": \"none\"}, \"recompute\": \"none\"",
+        "\"parallel\": {\"mode\": \"csbp\", \"degree\": 2}",
+        "\"parallel\": {\"mode\": \"csbp\", \"degree\": 3}, \"recompute\": \"none\"",
+        "\"parallel\": {\"mode\": \"cp\", \"degree\": 2}",
+        "\"parallel\": {\"mode\": \"bp\", \"degree\": 4}, "
+        "\"batch\": {\"sequences\": 4, \"micro_sequences\": 2}",
+    };
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+        char text[2048];
+        snprintf(text, sizeof text,
+                 "{\"model\": {\"init\": \"random\", \"config\": {\"model_type\": \"qwen3\", "
+                 "\"vocab_size\": 400, \"hidden_size\": 128, \"intermediate_size\": 256, "
+                 "\"num_hidden_layers\": 4, \"num_attention_heads\": 4, "
+                 "\"num_key_value_heads\": 2, \"head_dim\": 32, \"rms_norm_eps\": 1e-6, "
+                 "\"use_sliding_window\": true, \"max_window_layers\": 2, "
+                 "\"sliding_window\": 100}}, \"data\": {\"path\": \"/x\", "
+                 "\"sequence_length\": 1024}, \"steps\": 1, %s}",
+                 specs[i]);
+        struct job_spec spec;
+        struct problems problems = {0};
+        cJSON *json = cJSON_Parse(text);
+        assert_non_null(json);
+        spec_parse(json, &spec, &problems);
+        if (problems_count(&problems))
+            fail_msg("%s: %s", problems.items[0].path, problems.items[0].message);
+        int world = spec_world_size(&spec);
+        struct rank_outcome outcomes[MAX_RANKS] = {0};
+        struct err *e = ranks_run(world, rank_sizes_memory, &spec, TIMEOUT_S, outcomes);
+        if (e)
+            fail_msg("%s", err_message(e));
+        for (int r = 0; r < world; r++) {
+            const double *sizes = outcomes[r].result;
+            if (!(fabs(sizes[0] - sizes[1]) <= 0.03 * sizes[1]))
+                fail_msg("spec %zu, rank %d: planned %.0f bytes, took %.0f", i, r, sizes[0],
+                         sizes[1]);
+        }
+        ranks_free(outcomes, world);
+        spec_free(&spec);
+        problems_free(&problems);
+        cJSON_Delete(json);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -351,6 +428,7 @@ int main(void)
         cmocka_unit_test(test_autoregressive_is_the_same_in_every_mode),
         cmocka_unit_test(test_same_topology_is_bitwise_the_same),
         cmocka_unit_test(test_cutting_a_step_changes_nothing),
+        cmocka_unit_test(test_memory_is_as_planned),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
