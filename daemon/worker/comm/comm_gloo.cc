@@ -15,13 +15,19 @@
 #include <gloo/transport/device.h>
 #include <gloo/transport/tcp/device.h>
 
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -83,6 +89,35 @@ void give_up(gloo_mesh *m, int peer)
         else
             message.buffer->abortWaitSend();
     }
+}
+
+/* Gloo's own look-up takes a name that does not exist for an address. The first address of the name
+ * that this machine can listen at. */
+gloo::transport::tcp::attr listening_at(const char *address)
+{
+    struct addrinfo hints = {}, *found;
+    hints.ai_socktype = SOCK_STREAM;
+    int failed = getaddrinfo(address, nullptr, &hints, &found);
+    if (failed)
+        throw std::runtime_error(gai_strerror(failed));
+    std::unique_ptr<struct addrinfo, decltype(&freeaddrinfo)> all(found, freeaddrinfo);
+    for (auto *a = found; a; a = a->ai_next) {
+        int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
+        bool bound = fd >= 0 && bind(fd, a->ai_addr, a->ai_addrlen) == 0;
+        failed = errno;
+        if (fd >= 0)
+            close(fd);
+        if (!bound)
+            continue;
+        gloo::transport::tcp::attr attr(address);
+        attr.ai_family = a->ai_family;
+        attr.ai_socktype = a->ai_socktype;
+        attr.ai_protocol = a->ai_protocol;
+        std::memcpy(&attr.ai_addr, a->ai_addr, a->ai_addrlen);
+        attr.ai_addrlen = (int)a->ai_addrlen;
+        return attr;
+    }
+    throw std::system_error(failed, std::generic_category());
 }
 
 /* Posts the watch at every pair that stands, waits until one falls, and again. */
@@ -194,7 +229,7 @@ struct err *gloo_mesh_open(const char *name, int rank, int world, const char *ad
         m->world = world;
         m->timeout = limit(timeout_s);
         m->messages.reserve(2 * (size_t)world);
-        m->device = gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(address));
+        m->device = std::make_shared<gloo::transport::tcp::Device>(listening_at(address));
         m->context = m->device->createContext(rank, world);
         m->context->setTimeout(std::max(m->timeout / connect_factor, milliseconds(1)));
         size_t stride = 0;
