@@ -127,6 +127,7 @@ static void killed_worker_leaves_all_its_records(void **state)
         int told[2];
         assert_int_equal(pipe(told), 0);
         int bootstrap = fake_bootstrap(&d, 0);
+        fake_daemon_pause(&d); /* a process with one thread is forked */
         fflush(NULL);
         pid_t pid = fork();
         if (pid == 0) {
@@ -142,6 +143,7 @@ static void killed_worker_leaves_all_its_records(void **state)
         }
         close(bootstrap);
         close(told[1]);
+        fake_daemon_resume(&d);
         int last = 0, step, status;
         while (last < 1 + 777 * round && read(told[0], &step, sizeof step) == sizeof step)
             last = step;
