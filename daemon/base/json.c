@@ -79,7 +79,7 @@ static bool parse(const char *text, size_t length, cJSON **out, struct json_faul
         return fail(fault, 0, "there is no JSON here");
     cJSON *json = cJSON_ParseWithLengthOpts(text, length, &end, false);
     if (!json)
-        return fail(fault, (size_t)(end - text), "not JSON from here on");
+        return fail(fault, (size_t)(end - text), "not JSON around here");
     while (end < text + length && (*end == ' ' || *end == '\t' || *end == '\r' || *end == '\n'))
         end++;
     if (end < text + length) {

@@ -16,7 +16,7 @@ struct err *json_parse(const char *text, size_t length, cJSON **out);
 /* What is wrong with a text, where. */
 struct json_fault {
     size_t offset;
-    char what[96];
+    char what[160];
 };
 
 /* As json_parse for one line of a larger text: false fills *fault. With `keep_nul` strings may hold
