@@ -281,6 +281,7 @@ static void orders_are_kept_until_cleared(void **state)
     fake_daemon_start(&d, 1, NULL, NULL);
     struct link *l = open_link(&d, 0);
     assert_int_equal(link_orders(l), 0);
+    assert_true(fake_order(&d, "{\"type\": \"of another version\"}")); /* ignored */
     assert_true(fake_order(&d, "{\"type\": \"checkpoint_now\"}"));
     await_orders(l, LINK_CHECKPOINT_NOW);
     assert_true(fake_order(&d, "{\"type\": \"pause\"}"));
@@ -293,6 +294,7 @@ static void orders_are_kept_until_cleared(void **state)
     link_signal_stop(l);
     assert_int_equal(link_orders(l), LINK_PAUSE | LINK_STOP);
     link_close(l, "done", NULL, PATIENCE_S);
+    assert_int_equal(d.connections, 1);
     fake_daemon_stop(&d);
 }
 

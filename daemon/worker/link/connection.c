@@ -244,8 +244,8 @@ static struct err *take_ack(struct connection *c, const cJSON *message)
 static struct err *take_order(struct connection *c, enum link_order order, const cJSON *message)
 {
     const char *reason = get_text(message, "reason");
-    if (reason)
-        log_info("told to stop: %s", reason);
+    log_info("the daemon orders: %s%s%s", get_text(message, "type"), reason ? ": " : "",
+             reason ? reason : "");
     atomic_fetch_or(&c->link->orders, order);
     return NULL;
 }
@@ -275,7 +275,9 @@ static struct err *take(struct connection *c, cJSON **message)
         return take_order(c, LINK_PAUSE, *message);
     if (strcmp(type, "checkpoint_now") == 0)
         return take_order(c, LINK_CHECKPOINT_NOW, *message);
-    return err_new(ERR_INVALID, "the daemon sent a message of unknown type \"%s\"", type);
+    /* A daemon that was upgraded meanwhile may have more to say. */
+    log_warning("the daemon sent a message of unknown type \"%s\"", type);
+    return NULL;
 }
 
 static struct err *take_line(struct connection *c, const char *line, size_t length)

@@ -103,7 +103,7 @@ static struct err *await_welcome(struct link *l, double timeout_s)
         if (l->refused)
             e = link_refusal(l);
         else if (!await_change(l, end_s) && !l->welcome)
-            e = err_new(ERR_TIMEOUT, "no welcome from the daemon at %s within %g s%s%s",
+            e = err_new(ERR_TIMEOUT, "no welcome from the daemon at %s within %.3g s%s%s",
                         l->socket_path, timeout_s, *l->trouble ? ": " : "", l->trouble);
     }
     pthread_mutex_unlock(&l->mutex);
@@ -182,10 +182,11 @@ struct err *link_open(int fd, double timeout_s, struct link **out)
     struct link *l = create();
     if (!l)
         return err_no_memory();
+    double end_s = link_now_s() + timeout_s;
     /* First of all, so that a descriptor that is not open is not one of ours by now. */
     struct err *e = bootstrap_read(fd, timeout_s, l);
     if (!e) {
-        e = begin(l, timeout_s);
+        e = begin(l, end_s - link_now_s());
         if (e)
             log_failure(write_exit(l, "error", e));
     }

@@ -24,7 +24,8 @@ struct link_identity {
 };
 
 /* Reads the bootstrap from descriptor `fd`, opens the journal (a torn last line is cut off), starts
- * the thread, connects and waits for the welcome, at most timeout_s. */
+ * the thread, connects and waits for the welcome, at most timeout_s. A failure after the bootstrap
+ * leaves an exit file; a refusal is ERR_ABORTED. */
 struct err *link_open(int fd, double timeout_s, struct link **out);
 const struct link_identity *link_identity(const struct link *l);
 /* The welcome message; owned by the link. */
@@ -32,14 +33,15 @@ const cJSON *link_welcome(const struct link *l);
 
 /* Appends a record to the journal and queues it to be sent; takes ownership of `fields` (an object
  * with all but type, seq and time). Returns when the record is in the journal (written, not
- * synced): it survives the death of this process. Never blocks on the daemon. */
+ * synced): it survives the death of this process. Never blocks on the daemon. ERR_IO where the disk
+ * refuses, ERR_INVALID for more than 1 MiB, ERR_ABORTED once the daemon has refused this worker. */
 struct err *link_record(struct link *l, const char *kind, cJSON *fields);
 
 /* The primitive of every meeting, over this link. Valid while the link is. */
 struct meeting link_meeting(struct link *l);
 
 /* Bits of enum link_order given since the start; they stay set until link_clear. LINK_STOP also on
- * SIGTERM (link_signal_stop is async-signal-safe). */
+ * SIGTERM (link_signal_stop is async-signal-safe) and when the daemon refuses this worker. */
 unsigned link_orders(const struct link *l);
 void link_clear(struct link *l, unsigned orders);
 void link_signal_stop(struct link *l);
