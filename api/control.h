@@ -25,6 +25,7 @@ struct api_counters {
 struct api_control {
     void *user;
     int64_t cpu_slots;
+    int64_t gpu_slots;
     size_t slot_bytes;        /* memory of the node over its slots */
     const char *no_cuda;      /* a sentence: why a CUDA job cannot run here; NULL: it can */
     const char *const *roots; /* directories under which a spec's paths must lie, resolved */

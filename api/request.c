@@ -7,6 +7,7 @@
 #include <strings.h>
 
 #include "api/doc.h"
+#include "api/server.h"
 #include "daemon/base/utf8.h"
 
 /* ---- Steps ---- */
@@ -28,7 +29,7 @@ static void after_step(void *arg, struct err *err)
             return; /* on its next step */
     }
     r->suspended = false;
-    MHD_resume_connection(r->connection);
+    server_resume(r->api, r->connection);
 }
 
 /* What was written may be something for the daemon to act on. */

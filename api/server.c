@@ -2,8 +2,8 @@
  *
  * MHD runs without a thread: it shows one epoll descriptor, the loop polls it and calls MHD_run()
  * when something is ready, or when MHD's own timeout is over. A request whose answer needs the disk
- * is suspended and resumed by its last step (request.c); resuming makes the descriptor ready, so
- * the next turn of the loop goes on with it.
+ * is suspended and resumed by its last step (request.c); MHD sees that when it runs next, so
+ * resuming makes it run in the next turn of the loop.
  */
 #include "api/server.h"
 
@@ -32,9 +32,12 @@
 
 static void run(struct api *api)
 {
+    api->resumed = false;
     MHD_run(api->daemon);
     MHD_UNSIGNED_LONG_LONG timeout_ms;
-    if (MHD_get_timeout(api->daemon, &timeout_ms) == MHD_YES)
+    if (api->resumed)
+        uv_timer_start(&api->timer, api->on_timer, 0, 0);
+    else if (MHD_get_timeout(api->daemon, &timeout_ms) == MHD_YES)
         uv_timer_start(&api->timer, api->on_timer, timeout_ms, 0);
     else
         uv_timer_stop(&api->timer);
@@ -49,6 +52,13 @@ static void on_ready(uv_poll_t *poll, int status, int events)
 static void on_timer(uv_timer_t *timer)
 {
     run(timer->data);
+}
+
+void server_resume(struct api *api, struct MHD_Connection *connection)
+{
+    MHD_resume_connection(connection);
+    api->resumed = true;
+    uv_timer_start(&api->timer, api->on_timer, 0, 0);
 }
 
 /* ---- One request ---- */

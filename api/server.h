@@ -23,9 +23,13 @@ struct api {
     struct stream *streams; /* open event streams */
     int n_streams;
     int64_t requests_total;
+    bool resumed; /* a connection, since MHD ran last */
     bool stopping;
     int closed; /* handles */
     char url[80];
 };
+
+/* A suspended connection goes on in the next turn of the loop. */
+void server_resume(struct api *api, struct MHD_Connection *connection);
 
 #endif

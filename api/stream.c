@@ -53,7 +53,7 @@ static void resume(struct stream *s)
 {
     if (s->suspended) {
         s->suspended = false;
-        MHD_resume_connection(s->connection);
+        server_resume(s->api, s->connection);
     }
 }
 

@@ -86,12 +86,12 @@ static void merge(struct problems *into, const struct problems *from, bool no_co
     into->lost += from->lost;
 }
 
-static void choose_parallel(struct submission *s, const struct api_control *control)
+static void choose_parallel(struct submission *s, const struct api_control *control, int slots)
 {
     struct job_spec *spec = &s->spec;
     struct err *err =
-        plan_choose(spec, (int)control->cpu_slots, control->slot_bytes, 4, &spec->parallel.mode,
-                    &spec->parallel.degree, &spec->parallel.data);
+        plan_choose(spec, slots, control->slot_bytes, spec->device == SPEC_DEVICE_CUDA ? 2 : 4,
+                    &spec->parallel.mode, &spec->parallel.degree, &spec->parallel.data);
     spec->parallel.automatic = false;
     if (err)
         problems_add(&s->problems, "/parallel", "%s", err_message(err));
@@ -105,14 +105,16 @@ static void check_place(struct submission *s, const struct api_control *control)
         spec->device = control->no_cuda ? SPEC_DEVICE_CPU : SPEC_DEVICE_CUDA;
     if (spec->device == SPEC_DEVICE_CUDA && control->no_cuda)
         problems_add(&s->problems, "/device", "cannot be cuda here: %s", control->no_cuda);
+    bool cuda = spec->device == SPEC_DEVICE_CUDA;
+    int64_t slots = cuda ? control->gpu_slots : control->cpu_slots;
     if (spec->parallel.automatic)
-        choose_parallel(s, control);
+        choose_parallel(s, control, (int)slots);
     int world = spec_world_size(spec);
-    if (world > control->cpu_slots)
+    if (world > slots && !(cuda && control->no_cuda))
         problems_add(&s->problems, "/parallel/degree",
-                     "degree %d x data %d needs %d slots, but this node has %lld",
-                     spec->parallel.degree, spec->parallel.data, world,
-                     (long long)control->cpu_slots);
+                     "degree %d x data %d needs %d %s, but this node has %lld",
+                     spec->parallel.degree, spec->parallel.data, world, cuda ? "GPUs" : "slots",
+                     (long long)slots);
 }
 
 /* Fills s->spec; problems say what is wrong. */

@@ -1,0 +1,201 @@
+/* What the files of the daemon share: the loop, the database, the runs that are alive.
+ *
+ * A *run* is what is launched together and ends together: the ranks of one attempt of a job, or the
+ * one process of a task. Its *members* are the processes. The database says what is true; a run is
+ * only the part of it that has descriptors and timers, so a daemon that starts again makes the same
+ * runs out of the database (adopt.c) and goes on.
+ *
+ *   scheduler.c  looks at the database and decides what starts and what stops
+ *   start.c      begins a run: rows, secrets, processes
+ *   run.c        its life: order to stop, lease, what a tick does
+ *   hello.c      a process says who it is; its messages go where they belong
+ *   records.c    what a process reports becomes rows
+ *   meeting.c    sets of posts that all members wait for
+ *   ending.c     a process is gone: the rest of its journal, its exit file, the end of the run
+ *   outcome.c    what the end of a run means for its job or task (pure transactions)
+ *
+ * All of it happens on the loop thread, but for functions that are handed to async.h.
+ */
+#ifndef CONTROL_CONTROL_H
+#define CONTROL_CONTROL_H
+
+#include <cjson/cJSON.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "api/api.h"
+#include "api/async.h"
+#include "daemon/control/config.h"
+#include "daemon/control/launch.h"
+#include "daemon/control/line.h"
+#include "daemon/control/secret.h"
+#include "store/attempts.h"
+#include "store/store.h"
+
+struct run;
+struct meeting_sets;
+struct batch;
+struct scheduler;
+
+enum member_state {
+    MEMBER_LAUNCHING, /* there is no process yet, or it waits for its bootstrap */
+    MEMBER_ALIVE,
+    MEMBER_GONE,  /* the process is dead, what it left is being read */
+    MEMBER_ENDED, /* the database knows */
+};
+
+enum member_report { REPORT_NONE, REPORT_DONE, REPORT_ERROR };
+
+struct member {
+    struct run *run;
+    int rank;      /* 0 of a task */
+    char name[24]; /* of its files: "rank-0", "task" */
+    enum member_state state;
+    enum member_report report; /* its last record, if that came */
+    char error_kind[24];       /* of that, if it is an error */
+    char error_reason[1024];
+    uint8_t secret_hash[STORE_SECRET_HASH_BYTES];
+    char secret[SECRET_TEXT_BYTES]; /* until it is told */
+    struct launched process;
+    uv_poll_t poll; /* of process.pidfd */
+    bool polling;
+    bool killed; /* SIGKILL was ours */
+    struct line *line;
+    int64_t committed; /* records */
+
+    /* records on their way to the database */
+    cJSON *inbox;
+    int inbox_count;
+    bool urgent;
+    struct batch *batch; /* in flight */
+
+    /* after its death */
+    double gone_s;
+    int signal;         /* that killed it; 0: exited by itself; -1: not known */
+    int64_t journal_at; /* offset of what is still to be read */
+    uint64_t retry_ms;  /* loop time; 0: no retry is due */
+};
+
+struct run {
+    struct control *control;
+    struct run *prev, *next;
+    bool is_task;
+    int64_t job, attempt, task; /* job and attempt, or task */
+    char *directory;
+    char *spec;       /* resolved, JSON */
+    char *artifact;   /* absolute path */
+    char *parameters; /* of a task, JSON */
+    int64_t gpu;      /* of rank 0, the others' follow; -1: CPU */
+    int world;
+    struct member *members; /* [world] */
+    struct meeting_sets *sets;
+
+    uv_timer_t tick;
+    int open_handles;
+    int pending; /* items handed to async.h */
+    enum { STOP_NOT, STOP_ORDERED, STOP_TERM, STOP_KILL } stop;
+    char *stop_reason;
+    uint64_t stop_ms;  /* loop time of the next, harder step */
+    uint64_t lease_ms; /* loop time of the next renewal */
+    bool lease_pending, finishing, finished;
+    uint64_t finish_ms; /* retry */
+    struct async_item lease_item, stop_item, finish_item, launch_item;
+};
+
+struct control {
+    uv_loop_t *loop;
+    const struct config *config;
+    struct store *store;
+    struct async *async;
+    struct api *api;
+    struct api_control face;
+    struct line_server *lines;
+    struct scheduler *scheduler;
+    struct run *runs;
+    char *socket_path;
+    uint8_t key[SECRET_KEY_BYTES];
+    int64_t node_id;
+    int64_t gpus;
+    bool ready, stopping;
+    char *no_cuda;
+    double started_s;
+    int64_t workers_started, workers_lost, records;
+    uv_signal_t sigterm, sigint;
+};
+
+/* ---- run.c ---- */
+
+/* Puts it among the runs and starts its tick. All texts are copied. NULL: no memory. */
+struct run *run_create(struct control *c, bool is_task, int64_t id, int64_t attempt, int world);
+/* It is no run any more: lines and descriptors are closed, and it is freed when its last handle is.
+ * Its processes, if there are any, go on. Nothing may be pending. */
+void run_drop(struct run *r);
+/* A sentence's subject: "attempt 1 of job 2", "task 3". */
+void run_name(const struct run *r, char *out, size_t size);
+/* Orders all members to end; harder with time. Again: nothing new. */
+void run_stop(struct run *r, const char *reason);
+/* All have said that they are done: those that do not end are ended after the same times. */
+void run_expect_end(struct run *r);
+/* A member's process is watched from now on. */
+struct err *run_watch(struct member *m);
+int run_slots(const struct run *r); /* processes that hold one */
+struct run *run_find(struct control *c, bool is_task, int64_t id);
+
+/* ---- hello.c ---- */
+
+void hello_message(void *control, struct line *line, const cJSON *message);
+void hello_closed(void *control, struct line *line);
+
+/* ---- records.c ---- */
+
+void records_take(struct member *m, const cJSON *record);
+/* Writes what waits, unless a batch is in flight. */
+void records_flush(struct member *m);
+/* Records that are not committed come again, from the worker or its journal. */
+void records_forget(struct member *m);
+/* An array of records out of the journal of a dead member; taken. ending_go_on() follows. */
+void records_replay(struct member *m, cJSON *records);
+
+/* ---- ending.c ---- */
+
+/* The process is gone; `signal` as process_reap() says. */
+void ending_begin(struct member *m, int signal);
+/* The next step of that: after a batch, or a retry. */
+void ending_go_on(struct member *m);
+/* If all members have ended: the end of the run is written. */
+void ending_check(struct run *r);
+
+/* ---- start.c ---- */
+
+/* Of a job that waits, or a queued task. */
+struct start_request {
+    struct control *control;
+    bool is_task;
+    int64_t id; /* of the job or task */
+    int world;
+    int64_t dataset_id;
+    char *spec, *artifact, *parameters; /* owned */
+    int64_t gpu;
+    /* The run is begun, or could not be: `later` when it is worth trying again. */
+    void (*done)(struct control *c, bool later);
+    /* start.c's own */
+    struct async_item item;
+    struct run *run;
+    int64_t attempt;
+};
+void start_run(struct start_request *request); /* takes it */
+
+/* ---- scheduler.c ---- */
+
+struct err *scheduler_open(struct control *c);
+/* The database may hold something to act on. */
+void scheduler_wake(struct control *c);
+void scheduler_close(struct control *c);
+
+/* ---- adopt.c ---- */
+
+/* At start, before anything else happens: makes the runs that the database says are alive. */
+struct err *adopt_runs(struct control *c);
+
+#endif

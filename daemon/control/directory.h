@@ -1,0 +1,10 @@
+/* A directory and those above it. */
+#ifndef CONTROL_DIRECTORY_H
+#define CONTROL_DIRECTORY_H
+
+#include "daemon/base/err.h"
+
+/* Makes what is missing of an absolute path, mode 0750. */
+struct err *directory_make(const char *path);
+
+#endif

@@ -1,0 +1,188 @@
+/* The plain way: posix_spawn in a session of its own, where nothing that happens to the daemon or
+ * its terminal reaches it. */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "daemon/base/file.h"
+#include "daemon/control/directory.h"
+#include "daemon/control/launch.h"
+#include "daemon/control/process.h"
+
+/* What a worker may see of our environment; the sanitizers' are for tests. */
+static const char *const kept[] = {
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "ASAN_OPTIONS",
+    "UBSAN_OPTIONS",
+    "LSAN_OPTIONS",
+    "TSAN_OPTIONS",
+};
+#define KEPT (sizeof kept / sizeof kept[0])
+#define ENVIRONMENT (KEPT + 4)
+
+struct environment {
+    char *items[ENVIRONMENT];
+    size_t count;
+};
+
+static bool add(struct environment *e, const char *name, const char *value)
+{
+    if (asprintf(&e->items[e->count], "%s=%s", name, value) < 0) {
+        e->items[e->count] = NULL;
+        return false;
+    }
+    e->count++;
+    return true;
+}
+
+static struct err *make_environment(const struct launch *l, struct environment *e)
+{
+    bool good = true;
+    char number[32];
+    for (size_t i = 0; i < KEPT; i++) {
+        const char *value = getenv(kept[i]);
+        if (value)
+            good = good && add(e, kept[i], value);
+    }
+    snprintf(number, sizeof number, "%lld", (long long)l->threads);
+    good = good && add(e, "OPENBLAS_NUM_THREADS", number) && add(e, "OMP_NUM_THREADS", number);
+    if (l->gpu >= 0)
+        snprintf(number, sizeof number, "%lld", (long long)l->gpu);
+    good = good && add(e, "CUDA_VISIBLE_DEVICES", l->gpu >= 0 ? number : "");
+    return good ? NULL : err_no_memory();
+}
+
+static struct err *open_log(const struct launch *l, int *out)
+{
+    char *path = NULL;
+    if (asprintf(&path, "%s/%s.log", l->directory, l->name) < 0)
+        return err_no_memory();
+    *out = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
+    struct err *err = *out < 0 ? err_errno(errno, "cannot open %s", path) : NULL;
+    free(path);
+    return err;
+}
+
+/* Returns an errno. */
+static int spawn(const struct launch *l, int log, int bootstrap, char **environment, pid_t *pid)
+{
+    char *const argv[] = {(char *)l->program, l->is_task ? (char *)"--task" : NULL, NULL};
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
+    sigset_t none, all;
+    int rc = posix_spawn_file_actions_init(&actions);
+    if (rc != 0)
+        return rc;
+    if ((rc = posix_spawnattr_init(&attributes)) != 0) {
+        posix_spawn_file_actions_destroy(&actions);
+        return rc;
+    }
+    sigemptyset(&none);
+    sigfillset(&all);
+    if ((rc = posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0)) == 0 &&
+        (rc = posix_spawn_file_actions_adddup2(&actions, log, 1)) == 0 &&
+        (rc = posix_spawn_file_actions_adddup2(&actions, log, 2)) == 0 &&
+        (rc = posix_spawn_file_actions_adddup2(&actions, bootstrap, 3)) == 0 &&
+        (rc = posix_spawn_file_actions_addclosefrom_np(&actions, 4)) == 0 &&
+        (rc = posix_spawn_file_actions_addchdir_np(&actions, l->directory)) == 0 &&
+        (rc = posix_spawnattr_setsigmask(&attributes, &none)) == 0 &&
+        (rc = posix_spawnattr_setsigdefault(&attributes, &all)) == 0 &&
+        (rc = posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK |
+                                                        POSIX_SPAWN_SETSIGDEF)) == 0)
+        rc = posix_spawn(pid, l->program, &actions, &attributes, argv, environment);
+    posix_spawnattr_destroy(&attributes);
+    posix_spawn_file_actions_destroy(&actions);
+    return rc;
+}
+
+static struct err *start(const struct launch *l, struct launched *out, int log)
+{
+    struct environment environment = {0};
+    int ends[2];
+    struct err *err = make_environment(l, &environment);
+    if (!err && pipe2(ends, O_CLOEXEC) != 0)
+        err = err_errno(errno, "cannot make a pipe");
+    if (!err) {
+        int rc = spawn(l, log, ends[0], environment.items, &out->pid);
+        close(ends[0]);
+        out->bootstrap = ends[1];
+        if (rc != 0)
+            err = err_errno(rc, "cannot start %s", l->program);
+        if (rc != 0)
+            close(ends[1]);
+    }
+    for (size_t i = 0; i < environment.count; i++)
+        free(environment.items[i]);
+    return err;
+}
+
+struct err *launch_worker(const struct launch *l, struct launched *out)
+{
+    int log = -1;
+    *out = (struct launched){.pidfd = -1, .bootstrap = -1};
+    TRY(directory_make(l->directory));
+    TRY(open_log(l, &log));
+    struct err *err = start(l, out, log);
+    close(log);
+    TRY(err);
+    /* Nobody else reaps our children, so the pid is still this one's. */
+    out->start_time = process_start_time(out->pid);
+    out->pidfd = process_open(out->pid, out->start_time);
+    if (out->pidfd >= 0 && out->start_time)
+        return NULL;
+    err = err_errno(errno, "cannot watch the process %d", (int)out->pid);
+    launch_abort(out);
+    return err;
+}
+
+struct err *launch_go(struct launched *launched, const char *line)
+{
+    /* Less than a pipe holds: it never blocks. SIGPIPE is ignored by the daemon. */
+    struct err *err =
+        file_write_all(launched->bootstrap, "the worker's bootstrap", line, strlen(line));
+    close(launched->bootstrap);
+    launched->bootstrap = -1;
+    return err;
+}
+
+void launch_abort(struct launched *launched)
+{
+    if (launched->bootstrap >= 0)
+        close(launched->bootstrap);
+    if (launched->pidfd >= 0)
+        close(launched->pidfd);
+    if (launched->pid > 0) {
+        kill(launched->pid, SIGKILL);
+        waitpid(launched->pid, NULL, 0);
+    }
+    *launched = (struct launched){.pidfd = -1, .bootstrap = -1};
+}
+
+struct err *launch_clean(const char *directory, const char *name)
+{
+    static const char *const suffixes[] = {"journal", "exit"};
+    for (size_t i = 0; i < 2; i++) {
+        char *path = NULL;
+        if (asprintf(&path, "%s/%s.%s", directory, name, suffixes[i]) < 0)
+            return err_no_memory();
+        int rc = unlink(path);
+        struct err *err = rc != 0 && errno != ENOENT && errno != ENOTDIR
+                              ? err_errno(errno, "cannot remove %s", path)
+                              : NULL;
+        free(path);
+        TRY(err);
+    }
+    return NULL;
+}

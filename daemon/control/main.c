@@ -1,0 +1,107 @@
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "daemon/base/log.h"
+#include "daemon/control/config.h"
+#include "daemon/control/daemon.h"
+
+static void print_help(void)
+{
+    fputs("Usage: dllmd [OPTION]...\n"
+          "Train diffusion language models: queue jobs, run their workers, keep and\n"
+          "show what they do. Submit jobs over HTTP: POST /v1/jobs.\n"
+          "\n"
+          "  --config FILE       settings, JSON (default: " CONFIG_DEFAULT_FILE ",\n"
+          "                      if it is there)\n"
+          "  --state DIR         where jobs, datasets and the database are kept\n"
+          "                      (default: /var/lib/dllmd for root, else\n"
+          "                      ~/.local/state/dllmd)\n"
+          "  --listen ADDR:PORT  where HTTP is served (default: 127.0.0.1:8470);\n"
+          "                      port 0: any free one, told in DIR/run/url\n"
+          "  --slots N           ranks and tasks on the CPU at a time (default:\n"
+          "                      the number of cores)\n"
+          "  --worker FILE       the program dllm-worker\n"
+          "  --check-config      check the settings, say what is wrong, and end\n"
+          "  --version           print the version and end\n"
+          "  --help              print this and end\n"
+          "\n"
+          "Flags win over the file. SIGTERM ends the daemon; its workers go on and\n"
+          "are found again by the next one.\n",
+          stdout);
+}
+
+enum { OPT_CONFIG = 256, OPT_STATE, OPT_LISTEN, OPT_SLOTS, OPT_WORKER, OPT_CHECK, OPT_VERSION };
+
+static const struct option options[] = {
+    {"config", required_argument, NULL, OPT_CONFIG},
+    {"state", required_argument, NULL, OPT_STATE},
+    {"listen", required_argument, NULL, OPT_LISTEN},
+    {"slots", required_argument, NULL, OPT_SLOTS},
+    {"worker", required_argument, NULL, OPT_WORKER},
+    {"check-config", no_argument, NULL, OPT_CHECK},
+    {"version", no_argument, NULL, OPT_VERSION},
+    {"help", no_argument, NULL, 'h'},
+    {NULL, 0, NULL, 0},
+};
+
+/* Exit status: 0 fine, 1 the daemon failed, 2 wrong settings or flags. */
+int main(int argc, char **argv)
+{
+    struct config_flags flags = {0};
+    bool check_only = false;
+    for (int c; (c = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
+        switch (c) {
+        case OPT_CONFIG:
+            flags.file = optarg;
+            break;
+        case OPT_STATE:
+            flags.state_directory = optarg;
+            break;
+        case OPT_LISTEN:
+            flags.listen = optarg;
+            break;
+        case OPT_SLOTS:
+            flags.slots = optarg;
+            break;
+        case OPT_WORKER:
+            flags.worker = optarg;
+            break;
+        case OPT_CHECK:
+            check_only = true;
+            break;
+        case OPT_VERSION:
+            puts("dllmd " DLLMD_VERSION);
+            return 0;
+        case 'h':
+            print_help();
+            return 0;
+        default:
+            fputs("Try dllmd --help.\n", stderr);
+            return 2;
+        }
+    }
+    if (optind < argc) {
+        fprintf(stderr, "dllmd: \"%s\" is no option\nTry dllmd --help.\n", argv[optind]);
+        return 2;
+    }
+    struct config config;
+    int status = 0;
+    struct err *err = config_load(&flags, &config);
+    if (err) {
+        fprintf(stderr, "dllmd: the settings are wrong:\n%s\n", err_message(err));
+        status = 2;
+    } else if (check_only) {
+        puts("The settings are good.");
+    } else {
+        log_set_level(config.log_level);
+        err = daemon_run(&config);
+        if (err) {
+            log_error("%s", err_message(err));
+            status = 1;
+        }
+    }
+    err_free(err);
+    config_free(&config);
+    return status;
+}

@@ -1,0 +1,27 @@
+/* What the end of processes means for their job or task. Pure transactions: they read what the
+ * database knows and write what follows, so a daemon that died in between does the same again. */
+#ifndef CONTROL_OUTCOME_H
+#define CONTROL_OUTCOME_H
+
+#include <stdbool.h>
+
+#include "store/attempts.h"
+#include "store/store.h"
+
+/* How a process ended. */
+struct outcome {
+    const char *status; /* "done", "stopped", "error", "killed" */
+    const char *kind;   /* of an error, or NULL */
+    const char *reason; /* a sentence, or NULL */
+    bool unseen;        /* it died while no daemon looked */
+    double time_s;
+};
+
+/* All workers of the attempt have ended: ends it and moves its job on: to succeeded, cancelled,
+ * failed, or restarting (not before backoff_s x 2^restarts). */
+struct err *outcome_of_attempt(struct store_tx *tx, int64_t job_id, int64_t attempt,
+                               double backoff_s);
+/* The task's process has ended. A task whose result is there already stays as it is. */
+struct err *outcome_of_task(struct store_tx *tx, int64_t task_id, const struct outcome *outcome);
+
+#endif

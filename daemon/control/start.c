@@ -1,0 +1,320 @@
+/* Beginning a run, in four steps, each of which may be the last that this daemon takes:
+ *
+ * 1. One transaction: the job (task) moves on, and there is a row for each process, with the hash
+ *    of its secret. A daemon that comes back finds rows without a pid: nothing was started.
+ * 2. The pool: directories, logs, processes. They wait for their bootstrap; if it never comes they
+ *    end (launch.h).
+ * 3. One transaction: pids and start times.
+ * 4. The bootstrap lines are written, and the processes begin.
+ */
+#include <signal.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/base/log.h"
+#include "daemon/control/control.h"
+#include "daemon/control/outcome.h"
+#include "store/jobs.h"
+#include "store/tasks.h"
+
+#define WAITING                                                                                    \
+    (STORE_JOB_MASK(STORE_JOB_QUEUED) | STORE_JOB_MASK(STORE_JOB_PREPARING) |                      \
+     STORE_JOB_MASK(STORE_JOB_RESTARTING))
+
+static void free_request(struct start_request *q)
+{
+    free(q->spec);
+    free(q->artifact);
+    free(q->parameters);
+    free(q);
+}
+
+/* ---- 1: rows ---- */
+
+static char *directory_of(const struct control *c, bool is_task, int64_t id, int64_t attempt)
+{
+    char *path = NULL;
+    int n = is_task ? asprintf(&path, "%s/tasks/%lld", c->config->state_directory, (long long)id)
+                    : asprintf(&path, "%s/jobs/%lld/attempts/%lld", c->config->state_directory,
+                               (long long)id, (long long)attempt);
+    return n < 0 ? NULL : path;
+}
+
+static struct err *write_attempt(struct store_tx *tx, const struct start_request *q,
+                                 const char *directory, double now_s)
+{
+    const struct control *c = q->control;
+    TRY(store_attempt_set_directory(tx, q->id, q->attempt, directory));
+    TRY(store_attempt_set_lease(tx, q->id, q->attempt, now_s + c->config->lease_s));
+    for (int rank = 0; rank < q->world; rank++) {
+        struct store_worker worker = {
+            .job_id = q->id,
+            .attempt = q->attempt,
+            .rank = rank,
+            .node_id = c->node_id,
+            .gpu = q->gpu < 0 ? -1 : q->gpu + rank,
+        };
+        memcpy(worker.secret_hash, q->run->members[rank].secret_hash, sizeof worker.secret_hash);
+        TRY(store_worker_insert(tx, &worker, now_s));
+    }
+    return NULL;
+}
+
+static struct err *write_rows(struct store_tx *tx, void *arg)
+{
+    struct start_request *q = arg;
+    const struct control *c = q->control;
+    double now_s = store_now();
+    struct err *err;
+    if (q->is_task) {
+        char *directory = directory_of(c, true, q->id, 0);
+        err = directory ? store_task_start(tx, q->id, c->node_id, q->gpu,
+                                           q->run->members[0].secret_hash, directory, now_s)
+                        : err_no_memory();
+        free(directory);
+        return err;
+    }
+    struct store_attempt attempt;
+    struct store_job job;
+    TRY(store_job_get(tx, q->id, &job));
+    if (job.intent != STORE_INTENT_RUN)
+        return err_new(ERR_CONFLICT, "job %lld is no longer asked to run", (long long)q->id);
+    TRY(store_job_transition(tx, q->id, WAITING, STORE_JOB_STARTING, NULL, now_s));
+    TRY(store_attempt_begin(tx, q->id, 0, now_s, &attempt));
+    q->attempt = attempt.number;
+    char *directory = directory_of(c, false, q->id, q->attempt);
+    err = directory ? write_attempt(tx, q, directory, now_s) : err_no_memory();
+    free(directory);
+    return err;
+}
+
+/* ---- 2: processes ---- */
+
+static int64_t threads_of(const struct run *r)
+{
+    int64_t threads = r->control->config->slots / r->world;
+    return r->is_task || threads < 1 ? 1 : threads;
+}
+
+static struct err *launch_all(void *arg)
+{
+    struct run *r = arg;
+    for (int i = 0; i < r->world; i++) {
+        struct member *m = &r->members[i];
+        struct launch launch = {
+            .program = r->control->config->worker,
+            .directory = r->directory,
+            .name = m->name,
+            .is_task = r->is_task,
+            .threads = threads_of(r),
+            .gpu = r->gpu < 0 ? -1 : r->gpu + i,
+        };
+        if (r->is_task)
+            TRY(launch_clean(r->directory, m->name));
+        TRY(launch_worker(&launch, &m->process));
+    }
+    return NULL;
+}
+
+/* ---- 3: pids ---- */
+
+static struct err *write_pids(struct store_tx *tx, void *arg)
+{
+    const struct run *r = arg;
+    for (int i = 0; i < r->world; i++) {
+        const struct launched *p = &r->members[i].process;
+        if (r->is_task)
+            TRY(store_task_launched(tx, r->task, p->pid, (int64_t)p->start_time));
+        else
+            TRY(store_worker_launched(tx, r->job, r->attempt, i, p->pid, (int64_t)p->start_time));
+    }
+    return NULL;
+}
+
+/* ---- 4: go ---- */
+
+static char *bootstrap_of(const struct member *m)
+{
+    const struct run *r = m->run;
+    cJSON *json = cJSON_CreateObject();
+    cJSON_AddNumberToObject(json, "v", 1);
+    cJSON_AddStringToObject(json, "socket", r->control->socket_path);
+    cJSON_AddStringToObject(json, "directory", r->directory);
+    cJSON_AddStringToObject(json, "secret", m->secret);
+    if (r->is_task) {
+        cJSON_AddNumberToObject(json, "task", (double)r->task);
+    } else {
+        cJSON_AddNumberToObject(json, "job", (double)r->job);
+        cJSON_AddNumberToObject(json, "attempt", (double)r->attempt);
+        cJSON_AddNumberToObject(json, "rank", m->rank);
+    }
+    char *text = cJSON_PrintUnformatted(json), *line = NULL;
+    cJSON_Delete(json);
+    if (text && asprintf(&line, "%s\n", text) < 0)
+        line = NULL;
+    free(text);
+    return line;
+}
+
+static struct err *go(struct member *m)
+{
+    char *line = bootstrap_of(m);
+    struct err *err = line ? run_watch(m) : err_no_memory();
+    m->state = MEMBER_ALIVE;
+    if (!err)
+        err = launch_go(&m->process, line);
+    sodium_memzero(m->secret, sizeof m->secret);
+    free(line);
+    return err;
+}
+
+/* ---- Failures ---- */
+
+struct failure {
+    struct async_item item;
+    struct run *run;
+    struct err *err;
+};
+
+static struct err *write_failure(struct store_tx *tx, void *arg)
+{
+    const struct failure *f = arg;
+    const struct run *r = f->run;
+    struct outcome o = {
+        .status = "error",
+        .kind = err_kind_name(err_kind(f->err)),
+        .reason = err_message(f->err),
+        .time_s = store_now(),
+    };
+    if (r->is_task)
+        return outcome_of_task(tx, r->task, &o);
+    for (int i = 0; i < r->world; i++)
+        TRY(store_worker_end(tx, r->job, r->attempt, i, o.status, o.kind, o.reason, o.time_s));
+    return NULL;
+}
+
+static void after_failure(void *arg, struct err *err)
+{
+    struct failure *f = arg;
+    struct run *r = f->run;
+    r->pending--;
+    if (err) {
+        log_warning("a failed start: %s; trying again", err_message(err));
+        err_free(err);
+        r->pending++;
+        async_write(r->control->async, &f->item, write_failure, f, after_failure);
+        return;
+    }
+    err_free(f->err);
+    free(f);
+    for (int i = 0; i < r->world; i++)
+        r->members[i].state = MEMBER_ENDED;
+    ending_check(r);
+}
+
+/* Before any process has begun: kills those there are, and writes why. Takes err. */
+static void fail_start(struct run *r, struct err *err)
+{
+    char name[64];
+    run_name(r, name, sizeof name);
+    log_error("%s cannot be started: %s", name, err_message(err));
+    for (int i = 0; i < r->world; i++)
+        launch_abort(&r->members[i].process);
+    struct failure *f = calloc(1, sizeof *f);
+    if (!f) { /* its rows have no living process: the next start of the daemon ends it */
+        log_error("%s stays as it is: out of memory", name);
+        err_free(err);
+        return;
+    }
+    f->run = r;
+    f->err = err;
+    r->pending++;
+    async_write(r->control->async, &f->item, write_failure, f, after_failure);
+}
+
+/* ---- The chain ---- */
+
+static void after_pids(void *arg, struct err *err)
+{
+    struct run *r = arg;
+    r->pending--;
+    if (err) {
+        fail_start(r, err);
+        return;
+    }
+    for (int i = 0; i < r->world; i++) {
+        err = go(&r->members[i]);
+        r->control->workers_started++;
+        if (!err)
+            continue;
+        log_warning("%s cannot be told who it is: %s", r->members[i].name, err_message(err));
+        run_stop(r, err_message(err)); /* it ends by itself: nobody told it */
+        err_free(err);
+    }
+    ending_check(r);
+}
+
+static void after_launch(void *arg, struct err *err)
+{
+    struct run *r = arg;
+    r->pending--;
+    if (err) {
+        fail_start(r, err);
+        return;
+    }
+    r->pending++;
+    async_write(r->control->async, &r->launch_item, write_pids, r, after_pids);
+}
+
+static void after_rows(void *arg, struct err *err)
+{
+    struct start_request *q = arg;
+    struct control *c = q->control;
+    struct run *r = q->run;
+    r->pending--;
+    r->attempt = q->attempt;
+    r->directory = directory_of(c, q->is_task, q->id, q->attempt);
+    void (*done)(struct control *, bool) = q->done;
+    if (!err && !r->directory)
+        err = err_no_memory();
+    free_request(q);
+    bool later = err && err_kind(err) != ERR_CONFLICT; /* a conflict: it was cancelled meanwhile */
+    if (err) {
+        if (later)
+            log_warning("a start is put off: %s", err_message(err));
+        err_free(err);
+        run_drop(r);
+    } else {
+        char name[64];
+        run_name(r, name, sizeof name);
+        log_info("%s starts %d process%s", name, r->world, r->world > 1 ? "es" : "");
+        r->pending++;
+        async_work(c->async, &r->launch_item, launch_all, r, after_launch);
+    }
+    done(c, later);
+}
+
+void start_run(struct start_request *q)
+{
+    struct control *c = q->control;
+    struct run *r = run_create(c, q->is_task, q->id, 0, q->world);
+    if (!r) {
+        void (*done)(struct control *, bool) = q->done;
+        free_request(q);
+        done(c, true);
+        return;
+    }
+    q->run = r;
+    r->gpu = q->gpu;
+    r->spec = q->spec;
+    r->artifact = q->artifact;
+    r->parameters = q->parameters;
+    q->spec = q->artifact = q->parameters = NULL;
+    for (int i = 0; i < r->world; i++)
+        secret_make(c->key, r->members[i].secret, r->members[i].secret_hash);
+    r->pending++;
+    async_write(c->async, &q->item, write_rows, q, after_rows);
+}
