@@ -28,6 +28,7 @@
 #define CONNECTIONS 256
 #define CONNECTION_MEMORY_BYTES ((size_t)32 << 10) /* request line and headers */
 #define IDLE_TIMEOUT_S 60
+#define LAST_TURNS 100                 /* of MHD when the server closes */
 #define DRAIN_BYTES ((size_t)16 << 20) /* of a body that is too big, before we hang up */
 
 static void run(struct api *api)
@@ -334,7 +335,12 @@ void api_close(struct api *api)
     if (!api)
         return;
     api_stop(api);
-    MHD_run(api->daemon); /* what was resumed last is sent */
+    MHD_UNSIGNED_LONG_LONG timeout_ms = 0;
+    for (int i = 0; i < LAST_TURNS && timeout_ms == 0; i++) { /* what was resumed last is sent */
+        MHD_run(api->daemon);
+        if (MHD_get_timeout(api->daemon, &timeout_ms) != MHD_YES)
+            break;
+    }
     uv_poll_stop(&api->poll);
     uv_timer_stop(&api->timer);
     MHD_stop_daemon(api->daemon);

@@ -16,6 +16,7 @@
 #include "daemon/base/json.h"
 #include "daemon/base/log.h"
 #include "daemon/control/control.h"
+#include "daemon/control/meeting.h"
 #include "daemon/control/outcome.h"
 
 #define RETRY_MS 1000
@@ -282,6 +283,23 @@ static struct err *write_outcome(struct store_tx *tx, void *arg)
                       : outcome_of_attempt(tx, r->job, r->attempt, r->control->config->backoff_s);
 }
 
+static struct err *tidy(void *arg)
+{
+    return meeting_remove(arg);
+}
+
+static void after_tidy(void *arg, struct err *err)
+{
+    struct run *r = arg;
+    struct control *c = r->control;
+    r->pending--;
+    if (err)
+        log_warning("%s", err_message(err));
+    err_free(err);
+    run_drop(r);
+    scheduler_wake(c);
+}
+
 static void after_outcome(void *arg, struct err *err)
 {
     struct run *r = arg;
@@ -297,8 +315,8 @@ static void after_outcome(void *arg, struct err *err)
         return;
     }
     log_info("%s has ended", name);
-    run_drop(r);
-    scheduler_wake(c);
+    r->pending++;
+    async_work(c->async, &r->finish_item, tidy, r, after_tidy);
 }
 
 void ending_check(struct run *r)

@@ -2,15 +2,17 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "daemon/base/file.h"
 #include "daemon/base/json.h"
 #include "daemon/base/log.h"
 
-#define KEY_BYTES 64
+#define KEY_BYTES 255
 #define POST_BYTES (((size_t)64 << 10) / 3 * 4 + 4) /* base64 of 64 KiB */
 #define SET_BYTES ((size_t)1000 << 10)              /* an answer is one line of 1 MiB at most */
 #define SETS_MOST 1024
@@ -51,13 +53,6 @@ void meeting_free(struct meeting_sets *sets)
         free_set(s, s->run->world);
     }
     free(sets);
-}
-
-static bool good_key(const char *key)
-{
-    size_t n = strlen(key);
-    return n >= 1 && n <= KEY_BYTES &&
-           strspn(key, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-") == n;
 }
 
 /* Finds the set of that key or makes it; NULL when memory is short or there are too many. */
@@ -103,10 +98,14 @@ static void refuse(struct member *m, const char *key, const char *reason)
 
 /* ---- Saving ---- */
 
+/* A key may hold any characters, so the file is named by its hash. */
 static char *path_of(const struct run *r, const char *key)
 {
-    char *path = NULL;
-    return asprintf(&path, "%s/" PREFIX "%s" SUFFIX, r->directory, key) < 0 ? NULL : path;
+    unsigned char hash[crypto_generichash_BYTES_MIN];
+    char hex[2 * sizeof hash + 1], *path = NULL;
+    crypto_generichash(hash, sizeof hash, (const unsigned char *)key, strlen(key), NULL, 0);
+    sodium_bin2hex(hex, sizeof hex, hash, sizeof hash);
+    return asprintf(&path, "%s/" PREFIX "%s" SUFFIX, r->directory, hex) < 0 ? NULL : path;
 }
 
 static struct err *save(void *arg)
@@ -138,6 +137,20 @@ static void after_save(void *arg, struct err *err)
     ending_check(r);
 }
 
+struct err *meeting_remove(struct run *r)
+{
+    for (const struct set *s = r->sets ? r->sets->first : NULL; s; s = s->next) {
+        char *path = s->saved ? path_of(r, s->key) : NULL;
+        if (path && unlink(path) != 0 && errno != ENOENT) {
+            struct err *err = err_errno(errno, "cannot remove %s", path);
+            free(path);
+            return err;
+        }
+        free(path);
+    }
+    return NULL;
+}
+
 static void complete(struct set *s)
 {
     cJSON *json = answer(s);
@@ -159,7 +172,7 @@ static struct err *load_one(struct run *r, const char *name)
         err = json_parse(text, bytes, &json);
     const cJSON *key = cJSON_GetObjectItemCaseSensitive(json, "key");
     const cJSON *data = cJSON_GetObjectItemCaseSensitive(json, "data"), *item;
-    if (!err && cJSON_IsString(key) && good_key(key->valuestring) &&
+    if (!err && cJSON_IsString(key) && strlen(key->valuestring) <= KEY_BYTES &&
         cJSON_GetArraySize(data) == r->world) {
         struct set *s = find(r, key->valuestring);
         cJSON_ArrayForEach(item, data)
@@ -201,8 +214,8 @@ void meeting_post(struct member *m, const cJSON *message)
     struct run *r = m->run;
     const cJSON *key = cJSON_GetObjectItemCaseSensitive(message, "key");
     const cJSON *data = cJSON_GetObjectItemCaseSensitive(message, "data");
-    if (!cJSON_IsString(key) || !good_key(key->valuestring)) {
-        refuse(m, "", "an exchange needs a key of 1 to 64 letters, digits, _ . or -");
+    if (!cJSON_IsString(key) || !key->valuestring[0] || strlen(key->valuestring) > KEY_BYTES) {
+        refuse(m, "", "an exchange needs a key of 1 to 255 bytes");
         return;
     }
     if (!cJSON_IsString(data) || strlen(data->valuestring) > POST_BYTES) {

@@ -12,6 +12,8 @@
 void meeting_post(struct member *m, const cJSON *message);
 /* Reads the sets that were saved in the run's directory. Blocking; at start. */
 struct err *meeting_load(struct run *r);
+/* Removes what was saved, when the run is over. Blocking. */
+struct err *meeting_remove(struct run *r);
 void meeting_free(struct meeting_sets *sets);
 
 #endif

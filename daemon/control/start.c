@@ -82,8 +82,8 @@ static struct err *write_rows(struct store_tx *tx, void *arg)
     TRY(store_job_get(tx, q->id, &job));
     if (job.intent != STORE_INTENT_RUN)
         return err_new(ERR_CONFLICT, "job %lld is no longer asked to run", (long long)q->id);
-    TRY(store_job_transition(tx, q->id, WAITING, STORE_JOB_STARTING, NULL, now_s));
     TRY(store_attempt_begin(tx, q->id, 0, now_s, &attempt));
+    TRY(store_job_transition(tx, q->id, WAITING, STORE_JOB_STARTING, NULL, now_s));
     q->attempt = attempt.number;
     char *directory = directory_of(c, false, q->id, q->attempt);
     err = directory ? write_attempt(tx, q, directory, now_s) : err_no_memory();
