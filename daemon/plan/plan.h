@@ -1,5 +1,6 @@
-/* Who owns which rows, who sees which keys, who sends what: docs/mathematics.md, "Who does what", and
- * the paper on context-sharded block parallelism (arXiv 2609.19242), sections on CP, BP and CSBP.
+/* Who owns which rows, who sees which keys, who sends what: docs/mathematics.md, "Who does what",
+ * and the paper on context-sharded block parallelism (arXiv 2609.19242), sections on CP, BP and
+ * CSBP.
  *
  * Pure functions: no I/O, no clock, no device. Both programs link this: dllmd for the dry run, a
  * worker for its layout. All ranks compute the same plan from the same inputs, so both ends of an
