@@ -15,6 +15,7 @@
 static void after_step(void *arg, struct err *err)
 {
     struct request *r = arg;
+    r->stepping = false;
     if (err && r->item.refused) {
         request_reply_problem(r, 503, "busy", NULL, "The daemon is busy; try again in a second.");
         request_header(r, "Retry-After", "1");
@@ -25,9 +26,9 @@ static void after_step(void *arg, struct err *err)
         void (*next)(struct request *) = r->next;
         r->next = NULL;
         next(r);
-        if (!r->status && !r->response)
-            return; /* on its next step */
     }
+    if (r->stepping)
+        return; /* the answer belongs to another thread now */
     r->suspended = false;
     server_resume(r->api, r->connection);
 }
@@ -41,8 +42,9 @@ static void after_write(void *arg, struct err *err)
     after_step(r, err);
 }
 
-static void suspend(struct request *r)
+static void begin_step(struct request *r)
 {
+    r->stepping = true;
     if (!r->suspended) {
         r->suspended = true;
         MHD_suspend_connection(r->connection);
@@ -63,21 +65,21 @@ static struct err *run_tx(struct store_tx *tx, void *arg)
 
 void request_work(struct request *r, struct err *(*fn)(struct request *r))
 {
-    suspend(r);
+    begin_step(r);
     r->step = fn;
     async_work(r->async, &r->item, run_work, r, after_step);
 }
 
 void request_read(struct request *r, struct err *(*fn)(struct store_tx *tx, struct request *r))
 {
-    suspend(r);
+    begin_step(r);
     r->step_tx = fn;
     async_read(r->async, &r->item, run_tx, r, after_step);
 }
 
 void request_write(struct request *r, struct err *(*fn)(struct store_tx *tx, struct request *r))
 {
-    suspend(r);
+    begin_step(r);
     r->step_tx = fn;
     async_write(r->async, &r->item, run_tx, r, after_write);
 }

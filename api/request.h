@@ -55,8 +55,9 @@ struct request {
     struct async_item item;
     struct err *(*step)(struct request *r);
     struct err *(*step_tx)(struct store_tx *tx, struct request *r);
-    bool suspended;
-    bool called; /* the handler was */
+    bool suspended; /* its connection is */
+    bool stepping;  /* a step is in another thread */
+    bool called;    /* the handler was */
     bool body_too_big;
     size_t body_seen;
 };
