@@ -164,7 +164,7 @@ static void judge(struct ending *e)
     m->run->control->workers_lost++;
     o->status = m->killed ? "stopped" : "killed";
     o->reason = e->reason;
-    o->unseen = m->signal < 0;
+    o->kind = m->signal < 0 && !m->killed ? OUTCOME_UNSEEN : NULL;
     if (m->killed)
         snprintf(e->reason, sizeof e->reason, "was killed, since it did not end when told to");
     else if (m->signal > 0)

@@ -91,7 +91,8 @@ static void refuse(struct member *m, const char *key, const char *reason)
 {
     cJSON *json = cJSON_CreateObject();
     cJSON_AddStringToObject(json, "type", "error");
-    cJSON_AddStringToObject(json, "key", key);
+    if (key)
+        cJSON_AddStringToObject(json, "key", key);
     cJSON_AddStringToObject(json, "reason", reason);
     line_send(m->line, json);
 }
@@ -215,7 +216,7 @@ void meeting_post(struct member *m, const cJSON *message)
     const cJSON *key = cJSON_GetObjectItemCaseSensitive(message, "key");
     const cJSON *data = cJSON_GetObjectItemCaseSensitive(message, "data");
     if (!cJSON_IsString(key) || !key->valuestring[0] || strlen(key->valuestring) > KEY_BYTES) {
-        refuse(m, "", "an exchange needs a key of 1 to 255 bytes");
+        refuse(m, NULL, "an exchange needs a key of 1 to 255 bytes");
         return;
     }
     if (!cJSON_IsString(data) || strlen(data->valuestring) > POST_BYTES) {

@@ -56,6 +56,21 @@ static void describe(const struct store_worker *w, char *out, size_t size)
                  w->reason ? w->reason : "ended without a reason");
 }
 
+/* Its process ended before it began, unseen: the daemon died while it started it, and the process,
+ * which nobody told who it was, went too. That says nothing about the job. */
+static bool never_began(const struct store_worker *w)
+{
+    return w->started_s == 0 && is(w->exit_kind, OUTCOME_UNSEEN);
+}
+
+static struct err *begin_again(struct store_tx *tx, const struct store_job *job, double wait_s,
+                               double now_s)
+{
+    TRY(store_job_transition(tx, job->id, 0, STORE_JOB_RESTARTING,
+                             "the daemon was restarted before the workers had begun", now_s));
+    return store_job_set_restarts(tx, job->id, job->restarts, now_s + wait_s, now_s);
+}
+
 static struct err *succeed(struct store_tx *tx, const struct store_job *job, double now_s)
 {
     if (job->state == STORE_JOB_STARTING) /* a rank's `started` was lost with its journal */
@@ -110,6 +125,8 @@ struct err *outcome_of_attempt(struct store_tx *tx, int64_t job_id, int64_t atte
     }
     describe(w, why, sizeof why);
     TRY(store_attempt_end(tx, job_id, attempt, STORE_OUTCOME_FAILED, why, now_s));
+    if (never_began(w))
+        return begin_again(tx, &job, backoff_s, now_s);
     return fail(tx, &job, w, backoff_s, now_s);
 }
 
@@ -123,7 +140,7 @@ struct err *outcome_of_task(struct store_tx *tx, int64_t task_id, const struct o
     if (task.cancel_requested)
         return store_task_transition(tx, task_id, 0, STORE_TASK_CANCELLED, NULL, task.reason,
                                      o->time_s);
-    if (o->unseen) /* perhaps the whole machine went down: nobody's fault */
+    if (is(o->kind, OUTCOME_UNSEEN)) /* perhaps the whole machine went down: nobody's fault */
         return store_task_transition(tx, task_id, 0, STORE_TASK_QUEUED, NULL,
                                      "its process was gone when the daemon came back", o->time_s);
     if (is(o->status, "done"))

@@ -3,17 +3,17 @@
 #ifndef CONTROL_OUTCOME_H
 #define CONTROL_OUTCOME_H
 
-#include <stdbool.h>
-
 #include "store/attempts.h"
 #include "store/store.h"
+
+/* The kind of a death that no daemon saw. */
+#define OUTCOME_UNSEEN "unseen"
 
 /* How a process ended. */
 struct outcome {
     const char *status; /* "done", "stopped", "error", "killed" */
-    const char *kind;   /* of an error, or NULL */
+    const char *kind;   /* of an error; OUTCOME_UNSEEN; or NULL */
     const char *reason; /* a sentence, or NULL */
-    bool unseen;        /* it died while no daemon looked */
     double time_s;
 };
 

@@ -1,0 +1,95 @@
+#!/bin/sh
+# The daemon goes and comes back, by SIGTERM and by SIGKILL: the same processes go on, and nothing
+# is lost or doubled.
+. "$(dirname "$0")/lib.sh"
+
+start_daemon
+id=$(submit step-ms=10 '.steps = 400')
+wait_state "$id" running >/dev/null
+before=$(pids "$id")
+
+# In the middle of a run, several times.
+for round in 1 2 3; do
+    wait_step "$id" $((round * 20))
+    kill_daemon
+    sleep 0.3
+    start_daemon
+done
+stop_daemon
+check "workers outlive it" "$(processes_here | wc -l)" = 2
+start_daemon
+wait_state "$id" succeeded >/dev/null
+check "the same processes" "$(pids "$id")" = "$before"
+check "one attempt" "$(field "$id" '.attempts | length')" = 1
+check "no step lost, none doubled" "$(get "/v1/jobs/$id/metrics?keys=loss&points=1000" |
+    jq -c '.series.loss.steps == [range(1; 401)]')" = true
+check "each state once" "$(get "/v1/jobs/$id/events" |
+    jq -r '[.events[] | select(.type == "state") | .to] | join(" ")')" = \
+    "queued preparing starting running succeeded"
+
+# It ends while nobody looks.
+id=$(submit step-ms=10 '.steps = 50')
+wait_state "$id" running >/dev/null
+kill_daemon
+sleep 1.5
+start_daemon
+wait_state "$id" succeeded >/dev/null
+check "its steps" "$(get "/v1/jobs/$id/metrics?keys=loss" | jq '.series.loss.total')" = 50
+
+# It dies while nobody looks: the journal counts, the job is restarted.
+id=$(submit once.step-ms=10.die=0@30 '.steps = 60 | .restart.max = 1')
+wait_step "$id" 1
+kill_daemon
+sleep 1
+start_daemon
+wait_state "$id" succeeded >/dev/null
+check "attempts" "$(field "$id" '.attempts | length')" = 2
+check "the journal was read" "$(get "/v1/jobs/$id/events" |
+    jq -c '[.events[] | select(.type == "rewind")] | length')" = 1
+check "its steps" "$(get "/v1/jobs/$id/metrics?keys=loss" | jq '.series.loss.total')" = 60
+
+# Acknowledged and killed at once: the job is there, and runs.
+for i in 1 2 3; do
+    id=$(submit "quick-$i")
+    kill_daemon
+    start_daemon
+    check "the submission" "$(field "$id" .name)" = "quick-$i"
+    wait_state "$id" succeeded >/dev/null
+done
+
+# A cancel that was asked for is carried out by the next daemon.
+id=$(submit step-ms=10.deaf '.steps = 100000')
+wait_state "$id" running >/dev/null
+post "/v1/jobs/$id/cancel" >/dev/null
+kill_daemon
+start_daemon
+wait_state "$id" cancelled >/dev/null
+
+# In the middle of a preparation.
+echo '{"text": "SLOW"}' >"$tmp/data/train.jsonl"
+id=$(submit slow)
+for _ in $(seq 100); do
+    [ "$(get '/v1/tasks?limit=1' | jq -r '.tasks[0].pid')" != null ] && break
+    sleep 0.05
+done
+task=$(get '/v1/tasks?limit=1' | jq '.tasks[0].pid')
+kill_daemon
+kill -9 "$task"
+start_daemon
+check "it is prepared again" "$(wait_state "$id" preparing)" = preparing
+sleep 0.5
+check "by another process" "$(get '/v1/tasks?limit=1' | jq ".tasks[0].pid != $task")" = true
+post "/v1/jobs/$id/cancel" >/dev/null
+wait_state "$id" cancelled >/dev/null
+for _ in $(seq 100); do
+    [ "$(get '/v1/tasks?limit=1' | jq -r '.tasks[0].state')" = cancelled ] && break
+    sleep 0.05
+done
+
+# A second daemon on the same state is refused.
+if "$dllmd" --config "$tmp/dllmd.json" --state "$state" --listen 127.0.0.1:0 2>"$tmp/second"; then
+    fail "a second daemon runs"
+fi
+check "what it says" "$(grep -c 'another dllmd (process [0-9]*) serves' "$tmp/second")" = 1
+
+finish
