@@ -9,8 +9,8 @@
 #   check WHAT CONDITION...    fails the test unless `test CONDITION` holds
 set -eu
 
-dllmd=$1
-worker=$2
+dllmd=$(realpath "$1")
+worker=$(realpath "$2")
 here=$(cd "$(dirname "$0")" && pwd)
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/dllmd-test.XXXXXX")
 state=$tmp/state
