@@ -100,7 +100,7 @@ static void after_action(void *arg, struct err *err)
 {
     struct action *a = arg;
     struct control *c = a->control;
-    if (err && err_kind(err) != ERR_CONFLICT) {
+    if (err && (a->item.refused || err_kind(err) != ERR_CONFLICT)) {
         log_warning("the scheduler: %s; trying again", err_message(err));
         uv_timer_start(&c->scheduler->timer, on_timer, RETRY_MS, 0);
     }

@@ -16,7 +16,6 @@
 
 #include "daemon/base/log.h"
 #include "daemon/control/control.h"
-#include "daemon/control/outcome.h"
 #include "store/jobs.h"
 #include "store/tasks.h"
 
@@ -171,68 +170,22 @@ static struct err *go(struct member *m)
     return err;
 }
 
-/* ---- Failures ---- */
-
-struct failure {
-    struct async_item item;
-    struct run *run;
-    struct err *err;
-};
-
-static struct err *write_failure(struct store_tx *tx, void *arg)
-{
-    const struct failure *f = arg;
-    const struct run *r = f->run;
-    struct outcome o = {
-        .status = "error",
-        .kind = err_kind_name(err_kind(f->err)),
-        .reason = err_message(f->err),
-        .time_s = store_now(),
-    };
-    if (r->is_task)
-        return outcome_of_task(tx, r->task, &o);
-    for (int i = 0; i < r->world; i++)
-        TRY(store_worker_end(tx, r->job, r->attempt, i, o.status, o.kind, o.reason, o.time_s));
-    return NULL;
-}
-
-static void after_failure(void *arg, struct err *err)
-{
-    struct failure *f = arg;
-    struct run *r = f->run;
-    r->pending--;
-    if (err) {
-        log_warning("a failed start: %s; trying again", err_message(err));
-        err_free(err);
-        r->pending++;
-        async_write(r->control->async, &f->item, write_failure, f, after_failure);
-        return;
-    }
-    err_free(f->err);
-    free(f);
-    for (int i = 0; i < r->world; i++)
-        r->members[i].state = MEMBER_ENDED;
-    ending_check(r);
-}
-
-/* Before any process has begun: kills those there are, and writes why. Takes err. */
+/* Before any process has begun: kills those there are; then the members end as if each had reported
+ * the error itself (ending.c). Takes err. */
 static void fail_start(struct run *r, struct err *err)
 {
     char name[64];
     run_name(r, name, sizeof name);
     log_error("%s cannot be started: %s", name, err_message(err));
-    for (int i = 0; i < r->world; i++)
-        launch_abort(&r->members[i].process);
-    struct failure *f = calloc(1, sizeof *f);
-    if (!f) { /* its rows have no living process: the next start of the daemon ends it */
-        log_error("%s stays as it is: out of memory", name);
-        err_free(err);
-        return;
+    for (int i = 0; i < r->world; i++) {
+        struct member *m = &r->members[i];
+        launch_abort(&m->process);
+        m->report = REPORT_ERROR;
+        snprintf(m->error_kind, sizeof m->error_kind, "%s", err_kind_name(err_kind(err)));
+        snprintf(m->error_reason, sizeof m->error_reason, "%s", err_message(err));
+        ending_begin(m, 0);
     }
-    f->run = r;
-    f->err = err;
-    r->pending++;
-    async_write(r->control->async, &f->item, write_failure, f, after_failure);
+    err_free(err);
 }
 
 /* ---- The chain ---- */
@@ -280,8 +233,9 @@ static void after_rows(void *arg, struct err *err)
     void (*done)(struct control *, bool) = q->done;
     if (!err && !r->directory)
         err = err_no_memory();
+    /* A conflict of the rows: it was cancelled meanwhile. */
+    bool later = err && (q->item.refused || err_kind(err) != ERR_CONFLICT);
     free_request(q);
-    bool later = err && err_kind(err) != ERR_CONFLICT; /* a conflict: it was cancelled meanwhile */
     if (err) {
         if (later)
             log_warning("a start is put off: %s", err_message(err));
