@@ -173,6 +173,22 @@ struct err *engine_load(struct engine *e, const char *path)
     return set_weights(e, fill_from_file, path);
 }
 
+void engine_range(const struct engine *e, int64_t *begin, int64_t *count)
+{
+    zero1_range(e->zero1, begin, count);
+}
+
+struct err *engine_save_state(struct engine *e, float *weights, float *m, float *v)
+{
+    return zero1_save(e->zero1, weights, m, v);
+}
+
+struct err *engine_load_state(struct engine *e, const float *weights, const float *m,
+                              const float *v)
+{
+    return zero1_load(e->zero1, weights, m, v);
+}
+
 void engine_zero_gradients(struct engine *e)
 {
     e->options.kernels->fill_zero(e->queue, e->gradients, flat_bytes(e));

@@ -39,6 +39,14 @@ const struct parameters *engine_parameters(const struct engine *e);
 struct err *engine_init(struct engine *e, uint64_t seed);
 struct err *engine_load(struct engine *e, const char *path);
 
+/* What a checkpoint holds of this rank: its range [begin, begin + count) of the flat buffers of
+ * weights, first and second moments, in host memory [count] each. Between steps. engine_load_state
+ * leaves the whole weights on every rank: all ranks call it, in place of engine_init. */
+void engine_range(const struct engine *e, int64_t *begin, int64_t *count);
+struct err *engine_save_state(struct engine *e, float *weights, float *m, float *v);
+struct err *engine_load_state(struct engine *e, const float *weights, const float *m,
+                              const float *v);
+
 /* What accumulates over a step. Before engine_finish_sums of this rank, afterwards of the job. */
 struct engine_sums {
     double loss;        /* sum of weight x cross-entropy */
@@ -53,7 +61,7 @@ struct err *engine_accumulate(struct engine *e, const struct batch *batch,
                               struct engine_sums *sums);
 /* Sums over all ranks; `orders` (small counts, may be NULL) are summed with them in the same
  * collective, so that all ranks learn of an order at the same step. */
-#define ENGINE_ORDERS 4
+#define ENGINE_ORDERS 5
 struct err *engine_finish_sums(struct engine *e, struct engine_sums *sums, double *orders);
 
 /* options: all but grad_scale. max_grad_norm 0: no clipping. *grad_norm: of gradient / N, before

@@ -128,12 +128,44 @@ static void update_part(struct zero1 *z, const struct parameter *p, const struct
              tensor_1d(z->gradients + begin, DTYPE_F32, k->device, n), &o);
 }
 
+static void gather_weights(struct zero1 *z)
+{
+    comm_all_gather(z->world, z->queue, own(z, z->weights), z->weights,
+                    (size_t)z->shard * sizeof(float));
+}
+
 struct err *zero1_update(struct zero1 *z, const struct adamw *options)
 {
     for (int i = 0; i < z->parameters->n; i++)
         update_part(z, &z->parameters->items[i], options);
-    comm_all_gather(z->world, z->queue, own(z, z->weights), z->weights,
-                    (size_t)z->shard * sizeof(float));
+    gather_weights(z);
+    return wait(z);
+}
+
+void zero1_range(const struct zero1 *z, int64_t *begin, int64_t *count)
+{
+    *begin = z->shard * comm_rank(z->world);
+    *count = z->shard;
+}
+
+struct err *zero1_save(struct zero1 *z, float *weights, float *m, float *v)
+{
+    const struct kernels *k = z->kernels;
+    size_t bytes = (size_t)z->shard * sizeof(float);
+    k->download(z->queue, weights, own(z, z->weights), bytes);
+    k->download(z->queue, m, z->m, bytes);
+    k->download(z->queue, v, z->v, bytes);
+    return k->queue_wait(z->queue);
+}
+
+struct err *zero1_load(struct zero1 *z, const float *weights, const float *m, const float *v)
+{
+    const struct kernels *k = z->kernels;
+    size_t bytes = (size_t)z->shard * sizeof(float);
+    k->upload(z->queue, own(z, z->weights), weights, bytes);
+    k->upload(z->queue, z->m, m, bytes);
+    k->upload(z->queue, z->v, v, bytes);
+    gather_weights(z);
     return wait(z);
 }
 

@@ -31,6 +31,15 @@ struct err *zero1_norm(struct zero1 *z, double *norm);
 /* After zero1_reduce: one update (options->weight_decay for matrices alone), then the new weights
  * on every rank. */
 struct err *zero1_update(struct zero1 *z, const struct adamw *options);
+
+/* This rank's range [begin, begin + count) of the flat buffers, alignment gaps and the padding of
+ * zero1_flat_count included. */
+void zero1_range(const struct zero1 *z, int64_t *begin, int64_t *count);
+/* The state of that range, in host memory [count] each: master weights and moments. Loading gathers
+ * the weights, so every rank calls it; afterwards all is as it was when the state was saved. */
+struct err *zero1_save(struct zero1 *z, float *weights, float *m, float *v);
+struct err *zero1_load(struct zero1 *z, const float *weights, const float *m, const float *v);
+
 /* For tests and comparison: the summed gradients back in full on every rank, after zero1_reduce. */
 struct err *zero1_gather_gradients(struct zero1 *z);
 
