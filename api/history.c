@@ -47,10 +47,17 @@ static struct err *read_history(struct store_tx *tx, struct request *r)
     return NULL;
 }
 
+/* 204 ends a client's attempts to come back: the job is over and it has seen everything. */
 static struct err *check_job(struct store_tx *tx, struct request *r)
 {
+    struct history *h = r->state;
     struct store_job job;
-    return store_job_get(tx, r->id, &job);
+    struct store_events events;
+    TRY(store_job_get(tx, r->id, &job));
+    TRY(store_events_list(tx, r->id, h->after, 1, &events));
+    if ((STORE_JOB_MASK(job.state) & STORE_JOB_OVER) && events.count == 0)
+        request_reply_text(r, 204, "text/event-stream", strdup(""));
+    return NULL;
 }
 
 static void open_stream(struct request *r)

@@ -36,6 +36,20 @@ static void list_roots(const struct api_control *control, char *out, size_t size
         used += (size_t)snprintf(out + used, size - used, "%s%s", i ? ", " : "", control->roots[i]);
 }
 
+static bool check_roots(const struct api_control *control, const char *pointer,
+                        const char *resolved, struct problems *problems)
+{
+    char roots[1024];
+    for (size_t i = 0; i < control->root_count; i++)
+        if (under(resolved, control->roots[i]))
+            return true;
+    list_roots(control, roots, sizeof roots);
+    problems_add(problems, pointer,
+                 "%s lies outside of the directories that this daemon reads from: %s", resolved,
+                 roots);
+    return false;
+}
+
 char *inputs_resolve(const struct api_control *control, const char *pointer, const char *path,
                      struct problems *problems)
 {
@@ -64,18 +78,19 @@ char *inputs_resolve(const struct api_control *control, const char *pointer, con
             problems_add(problems, pointer, "%s cannot be reached: %s", path, strerror(why));
         return NULL;
     }
-    for (size_t i = 0; i < control->root_count; i++) {
-        if (!under(resolved, control->roots[i]))
-            continue;
-        char *copy = strdup(resolved);
-        if (!copy)
-            problems_add(problems, pointer, "could not be checked: memory is short");
-        return copy;
-    }
-    problems_add(problems, pointer,
-                 "%s lies outside of the directories that this daemon reads from: %s", resolved,
-                 roots);
-    return NULL;
+    if (!check_roots(control, pointer, resolved, problems))
+        return NULL;
+    char *copy = strdup(resolved);
+    if (!copy)
+        problems_add(problems, pointer, "could not be checked: memory is short");
+    return copy;
+}
+
+bool inputs_allowed(const struct api_control *control, const char *pointer, const char *path,
+                    struct problems *problems)
+{
+    char resolved[PATH_MAX];
+    return !realpath(path, resolved) || check_roots(control, pointer, resolved, problems);
 }
 
 /* ---- Models ---- */
@@ -86,11 +101,16 @@ static char *join(const char *directory, const char *name)
     return asprintf(&path, "%s/%s", directory, name) < 0 ? NULL : path;
 }
 
-cJSON *inputs_model_config(const char *pointer, const char *directory, struct problems *problems)
+cJSON *inputs_model_config(const struct api_control *control, const char *pointer,
+                           const char *directory, struct problems *problems)
 {
     cJSON *json = NULL;
     char *text = NULL, *path = join(directory, "config.json");
     size_t bytes;
+    if (path && !inputs_allowed(control, pointer, path, problems)) {
+        free(path);
+        return NULL;
+    }
     struct err *err = path ? file_read(path, CONFIG_BYTES, &text, &bytes) : err_no_memory();
     if (!err)
         err = doc_read_object(text, bytes, path, &json);
@@ -145,7 +165,8 @@ static void check_file(const char *pointer, const char *path, struct problems *p
     close(fd);
 }
 
-static void check_directory(const char *pointer, const char *path, struct problems *problems)
+static void check_directory(const struct api_control *control, const char *pointer,
+                            const char *path, struct problems *problems)
 {
     DIR *dir = opendir(path);
     if (!dir) {
@@ -153,29 +174,31 @@ static void check_directory(const char *pointer, const char *path, struct proble
         return;
     }
     int files = 0;
-    for (struct dirent *entry; files < PEEK_FILES && (entry = readdir(dir));) {
+    bool allowed = true;
+    for (struct dirent *entry; allowed && (entry = readdir(dir));) {
         if (!has_suffix(entry->d_name, ".jsonl") && !has_suffix(entry->d_name, ".txt"))
             continue;
         char *file = join(path, entry->d_name);
         struct stat st;
-        if (file && stat(file, &st) == 0 && st.st_size > 0) {
+        allowed =
+            !file || entry->d_type == DT_REG || inputs_allowed(control, pointer, file, problems);
+        if (allowed && file && stat(file, &st) == 0 && st.st_size > 0 && ++files <= PEEK_FILES)
             check_file(pointer, file, problems);
-            files++;
-        }
         free(file);
     }
     closedir(dir);
-    if (files == 0)
+    if (allowed && files == 0)
         problems_add(problems, pointer, "%s has no .jsonl or .txt file that is not empty", path);
 }
 
-void inputs_check_data(const char *pointer, const char *path, struct problems *problems)
+void inputs_check_data(const struct api_control *control, const char *pointer, const char *path,
+                       struct problems *problems)
 {
     struct stat st;
     if (stat(path, &st) != 0)
         problems_add(problems, pointer, "%s cannot be read: %s", path, strerror(errno));
     else if (S_ISDIR(st.st_mode))
-        check_directory(pointer, path, problems);
+        check_directory(control, pointer, path, problems);
     else if (!has_suffix(path, ".jsonl") && !has_suffix(path, ".txt"))
         problems_add(problems, pointer, "%s must be a .jsonl or .txt file, or a directory of them",
                      path);

@@ -16,12 +16,19 @@
  * caller. */
 char *inputs_resolve(const struct api_control *control, const char *pointer, const char *path,
                      struct problems *problems);
+/* Whether `path`, symlinks resolved, lies under a root; a problem if it does not. A path where
+ * nothing is passes: whoever opens it says so. */
+bool inputs_allowed(const struct api_control *control, const char *pointer, const char *path,
+                    struct problems *problems);
 /* The config.json of a model directory; NULL and a problem when there is none that can be read. */
-cJSON *inputs_model_config(const char *pointer, const char *directory, struct problems *problems);
+cJSON *inputs_model_config(const struct api_control *control, const char *pointer,
+                           const char *directory, struct problems *problems);
 /* model.safetensors: every tensor of the decoder is there in its shape, and no other. */
-void inputs_check_weights(const char *pointer, const char *directory,
-                          const struct model_config *config, struct problems *problems);
+void inputs_check_weights(const struct api_control *control, const char *pointer,
+                          const char *directory, const struct model_config *config,
+                          struct problems *problems);
 /* A .jsonl or .txt file, or a directory of such: not empty, and text. */
-void inputs_check_data(const char *pointer, const char *path, struct problems *problems);
+void inputs_check_data(const struct api_control *control, const char *pointer, const char *path,
+                       struct problems *problems);
 
 #endif

@@ -69,11 +69,12 @@ static const char *resolve(const struct api_control *control, cJSON *object, con
     return set;
 }
 
-static void read_config(cJSON *model, const char *directory, struct problems *problems)
+static void read_config(const struct api_control *control, cJSON *model, const char *directory,
+                        struct problems *problems)
 {
     if (!directory || cJSON_GetObjectItemCaseSensitive(model, "config"))
         return;
-    cJSON *config = inputs_model_config("/model/path", directory, problems);
+    cJSON *config = inputs_model_config(control, "/model/path", directory, problems);
     doc_item(model, "config", config);
 }
 
@@ -123,11 +124,11 @@ static void check(struct submission *s, const struct api_control *control)
     struct problems of_files = {0}, of_spec = {0};
     cJSON *model = section(s->json, "model"), *data = section(s->json, "data");
     const char *directory = resolve(control, model, "/model/path", &of_files);
-    read_config(model, directory, &of_files);
+    read_config(control, model, directory, &of_files);
     bool no_config = problems_count(&of_files) > 0;
     const char *path = resolve(control, data, "/data/path", &of_files);
     if (path)
-        inputs_check_data("/data/path", path, &of_files);
+        inputs_check_data(control, "/data/path", path, &of_files);
     spec_parse(s->json, &s->spec, &of_spec);
     bool parsed = problems_count(&of_spec) == 0;
     merge(&s->problems, &of_spec, no_config);
@@ -137,7 +138,8 @@ static void check(struct submission *s, const struct api_control *control)
     if (!parsed)
         return;
     if (directory && !s->spec.model.random_init)
-        inputs_check_weights("/model/path", directory, &s->spec.model.config, &s->problems);
+        inputs_check_weights(control, "/model/path", directory, &s->spec.model.config,
+                             &s->problems);
     check_place(s, control);
 }
 

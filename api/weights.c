@@ -86,15 +86,21 @@ static void expect_layer(struct check *c, const struct model_config *m, int64_t 
     }
 }
 
-void inputs_check_weights(const char *pointer, const char *directory,
-                          const struct model_config *config, struct problems *problems)
+void inputs_check_weights(const struct api_control *control, const char *pointer,
+                          const char *directory, const struct model_config *config,
+                          struct problems *problems)
 {
     struct check c = {.pointer = pointer, .problems = problems};
     struct safetensors *file = NULL;
     char *path = NULL;
-    struct err *err = asprintf(&path, "%s/model.safetensors", directory) < 0
-                          ? err_no_memory()
-                          : safetensors_open(path, &file);
+    struct err *err =
+        asprintf(&path, "%s/model.safetensors", directory) < 0 ? err_no_memory() : NULL;
+    if (!err && !inputs_allowed(control, pointer, path, problems)) {
+        free(path);
+        return;
+    }
+    if (!err)
+        err = safetensors_open(path, &file);
     if (err && err_kind(err) == ERR_NOT_FOUND)
         problems_add(problems, pointer,
                      "%s has no model.safetensors; with \"init\": \"random\" it needs none",

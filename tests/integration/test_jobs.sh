@@ -30,6 +30,8 @@ sse() {
 check "streamed ids" "$(sse | grep -c '^id: ')" = 5
 check "after event 3" "$(sse -H 'Last-Event-ID: 3' | sed -n 's/^id: //p' | head -n 1)" = 4
 
+check "nothing to come" "$(sse -H 'Last-Event-ID: 5' -o /dev/null -w '%{http_code}')" = 204
+
 # Metrics: all of them, some of them, in ranges, and downsampled; NaN survives.
 series() {
     get "/v1/jobs/$id/metrics$1" | jq -r ".series$2"
