@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "daemon/base/file.h"
-#include "daemon/base/json.h"
 
 #define REASON_FILE "reason"
 #define MAX_REASON_BYTES ((size_t)1 << 16)
@@ -205,7 +204,7 @@ static struct err *take_side(const struct commit *c, int rank, cJSON *shards, do
     size_t length;
     struct err *e = path ? file_read(path, MAX_SIDE_BYTES, &text, &length) : err_no_memory();
     if (!e)
-        e = json_parse(text, length, &side);
+        e = checkpoint_parse_json(path, text, length, &side);
     free(text);
     if (!e) {
         const char *id = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(side, "id"));

@@ -1,5 +1,6 @@
 #include "daemon/worker/checkpoint/manifest.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdbool.h>
@@ -110,6 +111,19 @@ cJSON *checkpoint_manifest_whole(const cJSON *head, const char *id, double creat
 }
 
 /* ---- Reading: fields ---- */
+
+struct err *checkpoint_parse_json(const char *path, const char *text, size_t length, cJSON **out)
+{
+    errno = 0;
+    struct err *e = json_parse(text, length, out);
+    if (!e)
+        return NULL;
+    if (errno == ENOMEM) { /* cJSON does not tell */
+        err_free(e);
+        return err_no_memory();
+    }
+    return err_wrap(e, "%s", path);
+}
 
 /* `where` is "" or the place of the object that holds the field, with its dot. */
 __attribute__((format(printf, 4, 5))) static struct err *
@@ -360,9 +374,7 @@ static struct err *read_shards(const char *path, struct checkpoint_manifest *m)
 static struct err *read_all(const char *path, const char *text, size_t length,
                             struct checkpoint_manifest *m)
 {
-    struct err *e = json_parse(text, length, &m->json);
-    if (e)
-        return err_wrap(e, "%s", path);
+    TRY(checkpoint_parse_json(path, text, length, &m->json));
     if (!cJSON_IsObject(m->json))
         return err_new(ERR_INVALID, "%s must hold an object", path);
     TRY(read_facts(path, m));

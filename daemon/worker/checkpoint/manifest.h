@@ -74,7 +74,11 @@ void checkpoint_manifest_free(struct checkpoint_manifest *m);
 const struct checkpoint_parameter *checkpoint_manifest_find(const struct checkpoint_manifest *m,
                                                             const char *name);
 
-/* ---- For the writer ---- */
+/* ---- For writer and reader ---- */
+
+/* As json_parse, with the path before the message; but where memory was short it says so, since a
+ * sound checkpoint must not be taken for a damaged one. */
+struct err *checkpoint_parse_json(const char *path, const char *text, size_t length, cJSON **out);
 
 /* "shard-00000-of-00002.safetensors" */
 #define CHECKPOINT_SHARD_BYTES 64

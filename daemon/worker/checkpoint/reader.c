@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "daemon/base/json.h"
 #include "daemon/base/log.h"
 #include "daemon/worker/checkpoint/digest.h"
 #include "daemon/worker/checkpoint/directory.h"
@@ -178,8 +177,9 @@ static struct err *check_shard(struct reading *r, const char *path)
         return err_new(ERR_INVALID, "%s belongs to another checkpoint than its manifest", path);
     if (!ranges)
         return err_new(ERR_INVALID, "%s: the metadata has no ranges", path);
-    struct err *e = json_parse(ranges, strlen(ranges), &r->ranges);
-    return e ? err_wrap(e, "%s: the metadata's ranges", path) : NULL;
+    struct err *e =
+        checkpoint_parse_json("the metadata's ranges", ranges, strlen(ranges), &r->ranges);
+    return e ? err_wrap(e, "%s", path) : NULL;
 }
 
 static struct err *open_shard(struct reading *r, size_t shard)
