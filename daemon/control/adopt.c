@@ -12,6 +12,7 @@
 #include "daemon/control/control.h"
 #include "daemon/control/meeting.h"
 #include "daemon/control/process.h"
+#include "store/checkpoints.h"
 #include "store/datasets.h"
 #include "store/jobs.h"
 #include "store/tasks.h"
@@ -57,6 +58,15 @@ static struct err *fill(struct store_tx *tx, struct run *r, const struct store_a
         if (err && err_kind(err) != ERR_NOT_FOUND)
             return err;
         err_free(err);
+    }
+    if (attempt->checkpoint_id) {
+        struct store_checkpoint checkpoint;
+        struct err *err = store_checkpoint_get(tx, attempt->checkpoint_id, &checkpoint);
+        if (err && err_kind(err) != ERR_NOT_FOUND)
+            return err;
+        if (!err && !(r->resume = strdup(checkpoint.directory)))
+            return err_no_memory();
+        err_free(err); /* it is kept no more: the ranks are long past it */
     }
     r->directory = copy(attempt->directory);
     r->spec = copy(job.spec_json);

@@ -2,6 +2,7 @@
 #include "daemon/control/config.h"
 
 #include <arpa/inet.h>
+#include <ctype.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -9,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "api/api.h"
 #include "api/doc.h"
 #include "daemon/base/file.h"
 #include "daemon/plan/problems.h"
@@ -17,7 +19,7 @@
 #define DEFAULT_PORT 8470
 #define SLOTS_MOST 4096
 
-enum type { TEXT, LIST, INTEGER, SECONDS, BOOLEAN, LEVEL };
+enum type { TEXT, ROOTS, HOSTS, INTEGER, NUMBER, SECONDS, BOOLEAN, LEVEL };
 
 static const struct key {
     const char *name;
@@ -32,15 +34,21 @@ static const struct key {
     KEY(listen_address, TEXT, 0, 0),
     KEY(listen_port, INTEGER, 0, 65535),
     KEY(insecure, BOOLEAN, 0, 0),
+    KEY(auth, BOOLEAN, 0, 0),
+    KEY(tls_certificate, TEXT, 0, 0),
+    KEY(tls_key, TEXT, 0, 0),
+    KEY(hosts, HOSTS, 0, 0),
+    KEY(requests_per_s, NUMBER, 0, 1e6),
     KEY(state_directory, TEXT, 0, 0),
     KEY(runtime_directory, TEXT, 0, 0),
-    KEY(roots, LIST, 0, 0),
+    KEY(roots, ROOTS, 0, 0),
     KEY(worker, TEXT, 0, 0),
     KEY(cuda_plugin, TEXT, 0, 0),
     KEY(slots, INTEGER, 1, SLOTS_MOST),
     KEY(lease_s, SECONDS, 1, 86400),
     KEY(stop_timeout_s, SECONDS, 0, 86400),
     KEY(term_timeout_s, SECONDS, 0, 86400),
+    KEY(stall_timeout_s, SECONDS, 1, 604800),
     KEY(backoff_s, SECONDS, 0, 3600),
     KEY(log_level, LEVEL, 0, 0),
 #undef KEY
@@ -65,48 +73,64 @@ static void set_text(char **to, const char *text, const char *pointer, struct pr
     *to = copy;
 }
 
-static void free_roots(struct config *c)
+static void free_list(char ***list, size_t *count)
 {
-    for (size_t i = 0; i < c->root_count; i++)
-        free(c->roots[i]);
-    free(c->roots);
-    c->roots = NULL;
-    c->root_count = 0;
+    for (size_t i = 0; i < *count; i++)
+        free((*list)[i]);
+    free(*list);
+    *list = NULL;
+    *count = 0;
 }
 
-static void add_root(struct config *c, const char *path, struct problems *problems)
+static void add_to_list(char ***list, size_t *count, const char *text, const char *pointer,
+                        struct problems *problems)
 {
-    char **grown = realloc(c->roots, (c->root_count + 1) * sizeof *grown);
-    char *copy = strdup(path);
+    char **grown = realloc(*list, (*count + 1) * sizeof *grown);
+    char *copy = strdup(text);
     if (grown)
-        c->roots = grown;
+        *list = grown;
     if (!grown || !copy) {
         free(copy);
-        problems_add(problems, "/roots", "could not be kept: memory is short");
+        problems_add(problems, pointer, "could not be kept: memory is short");
         return;
     }
-    c->roots[c->root_count++] = copy;
+    (*list)[(*count)++] = copy;
 }
 
 /* ---- The file ---- */
 
-static void read_list(struct config *c, const cJSON *item, struct problems *problems)
+static bool is_path(const char *text)
 {
-    const cJSON *root;
+    return text[0] == '/';
+}
+
+/* A DNS name, without a port. */
+static bool is_name(const char *text)
+{
+    for (const char *p = text; *p; p++)
+        if (!isalnum((unsigned char)*p) && *p != '.' && *p != '-' && *p != '_')
+            return false;
+    return text[0] && strlen(text) < 256;
+}
+
+static void read_list(char ***list, size_t *count, const char *pointer, const cJSON *json,
+                      bool (*good)(const char *text), const char *what, struct problems *problems)
+{
+    const cJSON *item;
     int i = 0;
-    if (!cJSON_IsArray(item)) {
-        problems_add(problems, "/roots", "must be an array of directories");
+    if (!cJSON_IsArray(json)) {
+        problems_add(problems, pointer, "must be an array, each element %s", what);
         return;
     }
-    free_roots(c);
-    cJSON_ArrayForEach(root, item)
+    free_list(list, count);
+    cJSON_ArrayForEach(item, json)
     {
-        char pointer[32];
-        snprintf(pointer, sizeof pointer, "/roots/%d", i++);
-        if (!cJSON_IsString(root) || root->valuestring[0] != '/')
-            problems_add(problems, pointer, "must be an absolute path");
+        char element[64];
+        snprintf(element, sizeof element, "%s/%d", pointer, i++);
+        if (!cJSON_IsString(item) || !good(item->valuestring))
+            problems_add(problems, element, "must be %s", what);
         else
-            add_root(c, root->valuestring, problems);
+            add_to_list(list, count, item->valuestring, element, problems);
     }
 }
 
@@ -136,8 +160,12 @@ static void read_key(struct config *c, const struct key *key, const cJSON *item,
         else
             problems_add(problems, pointer, "must be a string that is not empty");
         break;
-    case LIST:
-        read_list(c, item, problems);
+    case ROOTS:
+        read_list(&c->roots, &c->root_count, pointer, item, is_path, "an absolute path", problems);
+        break;
+    case HOSTS:
+        read_list(&c->hosts, &c->host_count, pointer, item, is_name, "a name without a port",
+                  problems);
         break;
     case INTEGER:
         if (!in_range || value != floor(value))
@@ -148,12 +176,13 @@ static void read_key(struct config *c, const struct key *key, const cJSON *item,
         else
             *(int *)to = (int)value;
         break;
+    case NUMBER:
     case SECONDS:
         if (in_range)
             *(double *)to = value;
         else
-            problems_add(problems, pointer, "must be a number of seconds from %g to %g", key->least,
-                         key->most);
+            problems_add(problems, pointer, "must be a number%s from %g to %g",
+                         key->type == SECONDS ? " of seconds" : "", key->least, key->most);
         break;
     case BOOLEAN:
         if (cJSON_IsBool(item))
@@ -179,7 +208,7 @@ static void read_object(struct config *c, const cJSON *json, struct problems *pr
             read_key(c, &keys[i], item, problems);
             continue;
         }
-        char pointer[128], known[512];
+        char pointer[128], known[640];
         size_t used = 0;
         for (i = 0; i < KEYS && used < sizeof known; i++)
             used += (size_t)snprintf(known + used, sizeof known - used, "%s%s", i ? ", " : "",
@@ -310,9 +339,11 @@ static struct err *set_defaults(struct config *c)
         .worker = beside_us(workers),
         .cuda_plugin = beside_us(plugins),
         .slots = sysconf(_SC_NPROCESSORS_ONLN),
+        .requests_per_s = 200,
         .lease_s = 600,
         .stop_timeout_s = 60,
         .term_timeout_s = 20,
+        .stall_timeout_s = 1800,
         .backoff_s = 2,
         .log_level = LOG_LEVEL_INFO,
     };
@@ -328,17 +359,17 @@ static void default_roots(struct config *c, struct problems *problems)
 {
     const char *home = getenv("HOME");
     if (home && home[0] == '/' && home[1])
-        add_root(c, home, problems);
-    add_root(c, c->state_directory, problems);
-    add_root(c, "/usr/share", problems);
-    add_root(c, "/srv", problems);
-    add_root(c, "/models", problems);
+        add_to_list(&c->roots, &c->root_count, home, "/roots", problems);
+    add_to_list(&c->roots, &c->root_count, c->state_directory, "/roots", problems);
+    add_to_list(&c->roots, &c->root_count, "/usr/share", "/roots", problems);
+    add_to_list(&c->roots, &c->root_count, "/srv", "/roots", problems);
+    add_to_list(&c->roots, &c->root_count, "/models", "/roots", problems);
 }
 
 static void make_absolute(char **path, const char *pointer, struct problems *problems)
 {
     char cwd[PATH_MAX];
-    if ((*path)[0] == '/' || !getcwd(cwd, sizeof cwd))
+    if (!*path || (*path)[0] == '/' || !getcwd(cwd, sizeof cwd))
         return;
     char *joined = NULL;
     if (asprintf(&joined, "%s/%s", cwd, *path) < 0) {
@@ -351,22 +382,35 @@ static void make_absolute(char **path, const char *pointer, struct problems *pro
 
 /* ---- All together ---- */
 
+/* What others can reach is encrypted and asks for tokens, or is opened to them in so many words. */
 static void check_listen(const struct config *c, struct problems *problems)
 {
-    struct in_addr v4;
-    struct in6_addr v6;
-    bool is_v4 = inet_pton(AF_INET, c->listen_address, &v4) == 1;
-    bool is_v6 = inet_pton(AF_INET6, c->listen_address, &v6) == 1;
-    bool loopback =
-        (is_v4 && ntohl(v4.s_addr) >> 24 == 127) || (is_v6 && IN6_IS_ADDR_LOOPBACK(&v6));
-    if (!is_v4 && !is_v6)
+    unsigned char address[sizeof(struct in6_addr)];
+    if (inet_pton(AF_INET, c->listen_address, address) != 1 &&
+        inet_pton(AF_INET6, c->listen_address, address) != 1)
         problems_add(problems, "/listen_address",
                      "is \"%s\" but must be an IPv4 or IPv6 address in numbers", c->listen_address);
-    else if (!loopback && !c->insecure)
+    else if (!api_is_loopback(c->listen_address) && !c->insecure && !c->tls_certificate)
         problems_add(problems, "/listen_address",
-                     "is %s, which others can reach without a password: only a loopback address "
-                     "(127.0.0.1, ::1) is taken, unless \"insecure\" is true",
+                     "is %s, which others can reach: that needs \"tls_certificate\" and "
+                     "\"tls_key\" (and asks for tokens), or \"insecure\": true; a loopback address "
+                     "(127.0.0.1, ::1) needs neither",
                      c->listen_address);
+}
+
+static void check_tls(const struct config *c, struct problems *problems)
+{
+    if (!c->tls_certificate && !c->tls_key)
+        return;
+    if (!c->tls_certificate || !c->tls_key) {
+        problems_add(problems, c->tls_key ? "/tls_certificate" : "/tls_key",
+                     "is missing: a certificate and its key go together");
+        return;
+    }
+    struct err *err = api_check_tls(c->tls_certificate, c->tls_key);
+    if (err)
+        problems_add(problems, "/tls_certificate", "cannot be used: %s", err_message(err));
+    err_free(err);
 }
 
 /* The workers' socket must fit into a struct sockaddr_un. */
@@ -403,6 +447,8 @@ struct err *config_load(const struct config_flags *flags, struct config *out)
         read_flags(out, flags, &problems);
         make_absolute(&out->state_directory, "/state_directory", &problems);
         make_absolute(&out->worker, "/worker", &problems);
+        make_absolute(&out->tls_certificate, "/tls_certificate", &problems);
+        make_absolute(&out->tls_key, "/tls_key", &problems);
         if (!out->runtime_directory)
             out->runtime_directory = join(out->state_directory, "/run");
         else
@@ -414,6 +460,7 @@ struct err *config_load(const struct config_flags *flags, struct config *out)
     }
     if (!err) {
         check_listen(out, &problems);
+        check_tls(out, &problems);
         check_runtime(out, &problems);
         if (problems_count(&problems))
             err = as_err(&problems);
@@ -427,7 +474,10 @@ void config_free(struct config *c)
     free(c->listen_address);
     free(c->state_directory);
     free(c->runtime_directory);
-    free_roots(c);
+    free_list(&c->roots, &c->root_count);
+    free_list(&c->hosts, &c->host_count);
+    free(c->tls_certificate);
+    free(c->tls_key);
     free(c->worker);
     free(c->cuda_plugin);
     *c = (struct config){0};

@@ -10,9 +10,14 @@
 #include "daemon/base/log.h"
 
 struct config {
-    char *listen_address; /* numeric */
-    int listen_port;      /* 0: any free one */
-    bool insecure;        /* may listen beyond loopback without TLS and tokens */
+    char *listen_address;            /* numeric */
+    int listen_port;                 /* 0: any free one */
+    bool insecure;                   /* may listen beyond loopback without TLS and tokens */
+    bool auth;                       /* tokens are asked for on loopback, too */
+    char *tls_certificate, *tls_key; /* PEM files, absolute; both or none */
+    char **hosts;                    /* names of this service, besides addresses */
+    size_t host_count;
+    double requests_per_s; /* of one address; 0: no limit */
     char *state_directory;
     char *runtime_directory; /* socket of the workers; default: state_directory/run */
     char **roots;            /* resolved; under these lie the files that specs name */
@@ -21,9 +26,10 @@ struct config {
     char *cuda_plugin; /* libdllm-cuda.so */
     int64_t slots;     /* ranks and tasks on the CPU at a time */
     double lease_s;
-    double stop_timeout_s; /* from the order to stop to SIGTERM */
-    double term_timeout_s; /* from SIGTERM to SIGKILL */
-    double backoff_s;      /* before the first restart of a failed attempt; doubles each time */
+    double stop_timeout_s;  /* from the order to stop to SIGTERM */
+    double term_timeout_s;  /* from SIGTERM to SIGKILL */
+    double stall_timeout_s; /* a run that reports nothing for so long is ended */
+    double backoff_s;       /* before the first restart of a failed attempt; doubles each time */
     enum log_level log_level;
 };
 
@@ -39,7 +45,7 @@ struct config_flags {
 #define CONFIG_DEFAULT_FILE "/etc/dllmd/dllmd.json"
 
 /* Fills *out. ERR_INVALID lists everything that is wrong, a line each. *out is to be freed in any
- * case. Makes no directory and opens nothing but the file. */
+ * case. Makes no directory and opens nothing but the file, the certificate and its key. */
 struct err *config_load(const struct config_flags *flags, struct config *out);
 void config_free(struct config *config);
 

@@ -12,6 +12,7 @@
  *   records.c    what a process reports becomes rows
  *   meeting.c    sets of posts that all members wait for
  *   ending.c     a process is gone: the rest of its journal, its exit file, the end of the run
+ *   keeper.c     what a job has saved becomes rows; what it does not keep is removed
  *   outcome.c    what the end of a run means for its job or task (pure transactions)
  *
  * All of it happens on the loop thread, but for functions that are handed to async.h.
@@ -85,6 +86,7 @@ struct run {
     char *directory;
     char *spec;       /* resolved, JSON */
     char *artifact;   /* absolute path */
+    char *resume;     /* directory of the checkpoint it begins from; NULL: from the beginning */
     char *parameters; /* of a task, JSON */
     int64_t gpu;      /* of rank 0, the others' follow; -1: CPU */
     int world;
@@ -96,8 +98,10 @@ struct run {
     int pending; /* items handed to async.h */
     enum { STOP_NOT, STOP_ORDERED, STOP_TERM, STOP_KILL } stop;
     char *stop_reason;
-    uint64_t stop_ms;  /* loop time of the next, harder step */
-    uint64_t lease_ms; /* loop time of the next renewal */
+    bool paused;          /* its ranks are told to save themselves and end */
+    uint64_t stop_ms;     /* loop time of the next, harder step */
+    uint64_t lease_ms;    /* loop time of the next renewal */
+    uint64_t progress_ms; /* loop time of the last record */
     bool lease_pending, finishing, finished;
     uint64_t finish_ms; /* retry */
     struct async_item lease_item, stop_item, finish_item, launch_item;
@@ -135,6 +139,12 @@ void run_drop(struct run *r);
 void run_name(const struct run *r, char *out, size_t size);
 /* Orders all members to end; harder with time. Again: nothing new. */
 void run_stop(struct run *r, const char *reason);
+/* Its ranks shall write a checkpoint and end, however long that takes. Again: nothing new. */
+void run_pause(struct run *r);
+/* Its ranks shall write a checkpoint behind the present step. */
+void run_checkpoint_now(struct run *r);
+/* A message without fields to one of them, if it is connected. */
+void run_order(struct member *m, const char *type);
 /* All have said that they are done: those that do not end are ended after the same times. */
 void run_expect_end(struct run *r);
 /* A member's process is watched from now on. */
@@ -166,6 +176,15 @@ void ending_go_on(struct member *m);
 /* If all members have ended: the end of the run is written. */
 void ending_check(struct run *r);
 
+/* ---- keeper.c ---- */
+
+/* Where a job's ranks save themselves; freed by the caller. */
+char *keeper_directory(const struct control *c, int64_t job);
+/* Brings the job's checkpoints on disk and in the database together. done (may be NULL) takes the
+ * error; it may come from inside the call where memory is short. */
+void keeper_look(struct control *c, int64_t job, void (*done)(void *arg, struct err *err),
+                 void *arg);
+
 /* ---- start.c ---- */
 
 /* Of a job that waits, or a queued task. */
@@ -176,6 +195,7 @@ struct start_request {
     int world;
     int64_t dataset_id;
     char *spec, *artifact, *parameters; /* owned */
+    char *resume;                       /* found by start.c */
     int64_t gpu;
     /* The run is begun, or could not be: `later` when it is worth trying again. */
     void (*done)(struct control *c, bool later);

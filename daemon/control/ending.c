@@ -319,6 +319,16 @@ static void after_outcome(void *arg, struct err *err)
     async_work(c->async, &r->finish_item, tidy, r, after_tidy);
 }
 
+/* Whatever it has saved is known now; only then may the next attempt begin. */
+static void after_look(void *arg, struct err *err)
+{
+    struct run *r = arg;
+    if (err)
+        after_outcome(r, err);
+    else
+        async_write(r->control->async, &r->finish_item, write_outcome, r, after_outcome);
+}
+
 void ending_check(struct run *r)
 {
     if (r->pending || r->finishing || r->finish_ms || r->control->stopping)
@@ -328,5 +338,8 @@ void ending_check(struct run *r)
             return;
     r->finishing = true;
     r->pending++;
-    async_write(r->control->async, &r->finish_item, write_outcome, r, after_outcome);
+    if (r->is_task)
+        after_look(r, NULL);
+    else
+        keeper_look(r->control, r->job, after_look, r);
 }

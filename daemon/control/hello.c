@@ -1,6 +1,7 @@
 /* A process that connects says who it is; from then on its messages go where they belong. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "daemon/base/log.h"
@@ -92,8 +93,16 @@ static void welcome(struct member *m)
         cJSON_AddNumberToObject(json, "world", r->world);
         cJSON_AddRawToObject(json, "spec", r->spec);
         cJSON_AddStringToObject(json, "artifact", r->artifact);
+        char *checkpoints = keeper_directory(r->control, r->job);
+        if (checkpoints)
+            cJSON_AddStringToObject(json, "checkpoints", checkpoints);
+        free(checkpoints);
+        if (r->resume)
+            cJSON_AddStringToObject(json, "resume", r->resume);
     }
     line_send(m->line, json);
+    if (m->line && r->paused)
+        run_order(m, "pause");
     if (m->line && r->stop_reason) {
         cJSON *stop = cJSON_CreateObject();
         cJSON_AddStringToObject(stop, "type", "stop");

@@ -9,6 +9,7 @@
 #include "store/tasks.h"
 
 #define BACKOFF_MOST_S 600.0
+#define LEASE_OVER "its lease was over: the daemon was gone for too long"
 
 static bool is(const char *text, const char *value)
 {
@@ -63,11 +64,11 @@ static bool never_began(const struct store_worker *w)
     return w->started_s == 0 && is(w->exit_kind, OUTCOME_UNSEEN);
 }
 
-static struct err *begin_again(struct store_tx *tx, const struct store_job *job, double wait_s,
-                               double now_s)
+/* A restart that restart.max does not count. */
+static struct err *begin_again(struct store_tx *tx, const struct store_job *job, const char *reason,
+                               double wait_s, double now_s)
 {
-    TRY(store_job_transition(tx, job->id, 0, STORE_JOB_RESTARTING,
-                             "the daemon was restarted before the workers had begun", now_s));
+    TRY(store_job_transition(tx, job->id, 0, STORE_JOB_RESTARTING, reason, now_s));
     return store_job_set_restarts(tx, job->id, job->restarts, now_s + wait_s, now_s);
 }
 
@@ -79,11 +80,11 @@ static struct err *succeed(struct store_tx *tx, const struct store_job *job, dou
 }
 
 static struct err *fail(struct store_tx *tx, const struct store_job *job,
-                        const struct store_worker *w, double backoff_s, double now_s)
+                        const struct store_worker *w, const char *why, double backoff_s,
+                        double now_s)
 {
-    char why[1200], reason[1400];
+    char reason[1400];
     int max = restart_max(job);
-    describe(w, why, sizeof why);
     if (is(w->exit_kind, "invalid"))
         return store_job_transition(tx, job->id, 0, STORE_JOB_FAILED, why, now_s);
     if (job->restarts >= max) {
@@ -123,11 +124,25 @@ struct err *outcome_of_attempt(struct store_tx *tx, int64_t job_id, int64_t atte
         return store_job_transition(tx, job_id, 0, STORE_JOB_CANCELLED, "cancelled on request",
                                     now_s);
     }
+    bool stopped = is(w->exit_status, "stopped");
+    if (stopped && job.intent == STORE_INTENT_PAUSE) {
+        TRY(store_attempt_end(tx, job_id, attempt, STORE_OUTCOME_STOPPED, NULL, now_s));
+        return store_job_transition(tx, job_id, 0, STORE_JOB_PAUSED, "paused on request", now_s);
+    }
+    struct store_attempt ended;
+    TRY(store_attempt_get(tx, job_id, attempt, &ended));
+    if (stopped && ended.state != STORE_ATTEMPT_STOPPING) {
+        TRY(store_attempt_end(tx, job_id, attempt, STORE_OUTCOME_STOPPED, LEASE_OVER, now_s));
+        return begin_again(tx, &job, LEASE_OVER, backoff_s, now_s);
+    }
     describe(w, why, sizeof why);
+    if (stopped && ended.reason) /* all ended as they were told to: why they were is the reason */
+        snprintf(why, sizeof why, "%s", ended.reason);
     TRY(store_attempt_end(tx, job_id, attempt, STORE_OUTCOME_FAILED, why, now_s));
     if (never_began(w))
-        return begin_again(tx, &job, backoff_s, now_s);
-    return fail(tx, &job, w, backoff_s, now_s);
+        return begin_again(tx, &job, "the daemon was restarted before the workers had begun",
+                           backoff_s, now_s);
+    return fail(tx, &job, w, why, backoff_s, now_s);
 }
 
 struct err *outcome_of_task(struct store_tx *tx, int64_t task_id, const struct outcome *o)

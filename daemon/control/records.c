@@ -32,6 +32,7 @@ struct batch {
     /* set by the write function */
     int64_t committed;
     int64_t count;
+    bool saved;             /* there is a checkpoint among them */
     bool gap;               /* a record before one of these never came */
     const cJSON *last_word; /* the record `done` or `error`, in `records`; NULL: none */
 };
@@ -173,15 +174,14 @@ static struct err *apply_event(struct store_tx *tx, const struct member *m, cons
     return put_event(tx, m, time_of(record), event, text(record, "message"), NULL);
 }
 
+/* The checkpoint is on disk; keeper.c makes a row of it. */
 static struct err *apply_checkpoint(struct store_tx *tx, const struct member *m,
                                     const cJSON *record)
 {
-    char *data = cJSON_PrintUnformatted(record);
-    if (!data)
-        return err_no_memory();
-    struct err *err = put_event(tx, m, time_of(record), "checkpoint", NULL, data);
-    free(data);
-    return err;
+    int64_t step;
+    if (!whole(record, "step", &step))
+        return lacks("step");
+    return store_job_progress(tx, m->run->job, step, time_of(record));
 }
 
 static struct err *apply_error(struct store_tx *tx, const struct member *m, const cJSON *record)
@@ -265,6 +265,7 @@ static struct err *apply(struct store_tx *tx, struct batch *b, const cJSON *reco
         {"checkpoint", false, true, apply_checkpoint}, {"error", false, true, apply_error},
         {"progress", true, false, apply_progress},     {"done", true, false, apply_task_done},
     };
+    b->saved = b->saved || (kind && strcmp(kind, "checkpoint") == 0);
     if (kind && (strcmp(kind, "error") == 0 || strcmp(kind, "done") == 0))
         b->last_word = record;
     for (size_t i = 0; kind && i < sizeof kinds / sizeof kinds[0]; i++)
@@ -299,6 +300,7 @@ static struct err *write_batch(struct store_tx *tx, void *arg)
     b->count = 0;
     b->gap = false;
     b->last_word = NULL;
+    b->saved = false;
     cJSON_ArrayForEach(record, b->records)
     {
         enum store_verdict verdict;
@@ -376,6 +378,10 @@ static void after_batch(void *arg, struct err *err)
             line_close(m->line); /* it comes again and sends all after what was acknowledged */
         if (m->line)
             line_hold(m->line, false);
+        if (b->count)
+            r->progress_ms = uv_now(r->control->loop);
+        if (b->saved)
+            keeper_look(r->control, r->job, NULL, NULL);
         take_last_word(m, b->last_word);
     }
     if (b->replay && failed)

@@ -34,6 +34,7 @@ static void free_run(struct run *r)
     free(r->directory);
     free(r->spec);
     free(r->artifact);
+    free(r->resume);
     free(r->parameters);
     free(r->stop_reason);
     free(r);
@@ -127,6 +128,33 @@ void run_stop(struct run *r, const char *reason)
     }
 }
 
+void run_order(struct member *m, const char *type)
+{
+    if (!m->line)
+        return;
+    cJSON *json = cJSON_CreateObject();
+    cJSON_AddStringToObject(json, "type", type);
+    line_send(m->line, json);
+}
+
+void run_pause(struct run *r)
+{
+    if (r->paused || r->stop != STOP_NOT)
+        return;
+    char name[64];
+    run_name(r, name, sizeof name);
+    log_info("%s is told to pause", name);
+    r->paused = true;
+    for (int i = 0; i < r->world; i++)
+        run_order(&r->members[i], "pause");
+}
+
+void run_checkpoint_now(struct run *r)
+{
+    for (int i = 0; i < r->world; i++)
+        run_order(&r->members[i], "checkpoint_now");
+}
+
 void run_expect_end(struct run *r)
 {
     if (r->stop != STOP_NOT)
@@ -164,6 +192,15 @@ static void stop_harder(struct run *r, uint64_t now_ms)
     }
 }
 
+/* Nothing was heard of any rank for too long: hung, or as good as. */
+static void stop_stalled(struct run *r)
+{
+    char reason[128];
+    snprintf(reason, sizeof reason, "no rank reported anything for %g s (stall_timeout_s)",
+             r->control->config->stall_timeout_s);
+    run_stop(r, reason);
+}
+
 /* ---- The tick ---- */
 
 static void on_tick(uv_timer_t *timer)
@@ -179,6 +216,9 @@ static void on_tick(uv_timer_t *timer)
             ending_go_on(m);
         }
     }
+    if (!r->is_task && r->stop == STOP_NOT && run_slots(r) == r->world &&
+        now_ms - r->progress_ms > (uint64_t)(r->control->config->stall_timeout_s * 1000))
+        stop_stalled(r);
     if (now_ms >= r->lease_ms)
         renew_lease(r, now_ms);
     if (r->stop != STOP_NOT && r->stop != STOP_KILL && now_ms >= r->stop_ms)
@@ -226,6 +266,7 @@ struct run *run_create(struct control *c, bool is_task, int64_t id, int64_t atte
     uv_timer_init(c->loop, &r->tick);
     r->tick.data = r;
     r->open_handles = 1;
+    r->progress_ms = uv_now(c->loop);
     r->lease_ms = uv_now(c->loop) + (uint64_t)(c->config->lease_s * 1000 / 3);
     uv_timer_start(&r->tick, on_tick, TICK_MS, TICK_MS);
     return r;

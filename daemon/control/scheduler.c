@@ -85,6 +85,9 @@ static struct err *write_action(struct store_tx *tx, void *arg)
     case SURVEY_CANCEL:
         return store_job_transition(tx, what->id, what->state, STORE_JOB_CANCELLED,
                                     "cancelled on request", now_s);
+    case SURVEY_HOLD:
+        return store_job_transition(tx, what->id, what->state, STORE_JOB_PAUSED,
+                                    "paused on request", now_s);
     case SURVEY_FAIL:
         return store_job_transition(tx, what->id, what->state, STORE_JOB_FAILED, what->reason,
                                     now_s);
@@ -169,6 +172,13 @@ static void stop(struct control *c, bool is_task, int64_t id)
         run_stop(r, is_task ? "the task was cancelled" : "the job was cancelled");
 }
 
+static void pause_job(struct control *c, int64_t id)
+{
+    struct run *r = run_find(c, false, id);
+    if (r)
+        run_pause(r);
+}
+
 /* What is free on this node. A run on GPUs takes a row of them, one a rank. */
 struct room {
     int64_t slots;
@@ -239,6 +249,9 @@ static void serve(struct control *c)
         case SURVEY_STOP:
         case SURVEY_STOP_TASK:
             stop(c, item->action == SURVEY_STOP_TASK, item->id);
+            break;
+        case SURVEY_PAUSE:
+            pause_job(c, item->id);
             break;
         case SURVEY_AWAIT:
             if (item->state == STORE_JOB_MASK(STORE_JOB_QUEUED))

@@ -16,6 +16,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/control/control.h"
+#include "store/checkpoints.h"
 #include "store/jobs.h"
 #include "store/tasks.h"
 
@@ -28,6 +29,7 @@ static void free_request(struct start_request *q)
     free(q->spec);
     free(q->artifact);
     free(q->parameters);
+    free(q->resume);
     free(q);
 }
 
@@ -62,6 +64,24 @@ static struct err *write_attempt(struct store_tx *tx, const struct start_request
     return NULL;
 }
 
+/* The newest one there is; *id 0: none, it begins at the beginning. */
+static struct err *find_checkpoint(struct store_tx *tx, struct start_request *q, int64_t *id)
+{
+    struct store_checkpoint checkpoint;
+    struct err *err = store_checkpoint_newest(tx, q->id, &checkpoint);
+    *id = 0;
+    free(q->resume); /* write_rows may run twice */
+    q->resume = NULL;
+    if (err && err_kind(err) == ERR_NOT_FOUND) {
+        err_free(err);
+        return NULL;
+    }
+    TRY(err);
+    *id = checkpoint.id;
+    q->resume = strdup(checkpoint.directory);
+    return q->resume ? NULL : err_no_memory();
+}
+
 static struct err *write_rows(struct store_tx *tx, void *arg)
 {
     struct start_request *q = arg;
@@ -81,7 +101,9 @@ static struct err *write_rows(struct store_tx *tx, void *arg)
     TRY(store_job_get(tx, q->id, &job));
     if (job.intent != STORE_INTENT_RUN)
         return err_new(ERR_CONFLICT, "job %lld is no longer asked to run", (long long)q->id);
-    TRY(store_attempt_begin(tx, q->id, 0, now_s, &attempt));
+    int64_t checkpoint;
+    TRY(find_checkpoint(tx, q, &checkpoint));
+    TRY(store_attempt_begin(tx, q->id, checkpoint, now_s, &attempt));
     TRY(store_job_transition(tx, q->id, WAITING, STORE_JOB_STARTING, NULL, now_s));
     q->attempt = attempt.number;
     char *directory = directory_of(c, false, q->id, q->attempt);
@@ -229,6 +251,8 @@ static void after_rows(void *arg, struct err *err)
     struct run *r = q->run;
     r->pending--;
     r->attempt = q->attempt;
+    r->resume = q->resume;
+    q->resume = NULL;
     r->directory = directory_of(c, q->is_task, q->id, q->attempt);
     void (*done)(struct control *, bool) = q->done;
     if (!err && !r->directory)

@@ -197,6 +197,10 @@ static struct err *judge_job(struct store_tx *tx, const struct config *config, i
         item->action = SURVEY_CANCEL;
         return NULL;
     }
+    if (job->intent == STORE_INTENT_PAUSE) {
+        item->action = SURVEY_HOLD;
+        return NULL;
+    }
     int64_t slots = item->cuda ? gpus : config->slots;
     if (job->world > slots) {
         item->action = SURVEY_FAIL;
@@ -257,10 +261,12 @@ static struct err *read_stopping(struct store_tx *tx, struct survey *s)
     struct store_page page = {.limit = TASKS_SEEN, .oldest_first = true};
     struct store_jobs jobs;
     TRY(store_jobs_list(tx, &filter, &page, &jobs));
-    for (size_t i = 0; i < jobs.count; i++)
-        if (jobs.items[i].intent == STORE_INTENT_CANCEL &&
-            !add(s, SURVEY_STOP, jobs.items[i].id, 0))
+    for (size_t i = 0; i < jobs.count; i++) {
+        enum store_intent intent = jobs.items[i].intent;
+        enum survey_action action = intent == STORE_INTENT_CANCEL ? SURVEY_STOP : SURVEY_PAUSE;
+        if (intent != STORE_INTENT_RUN && !add(s, action, jobs.items[i].id, 0))
             return err_no_memory();
+    }
     return NULL;
 }
 

@@ -12,7 +12,9 @@ enum survey_action {
     SURVEY_TAKE,       /* it is there: dataset_id */
     SURVEY_CANCEL,     /* of a job that does not run */
     SURVEY_FAIL,       /* it cannot be: reason */
+    SURVEY_HOLD,       /* of a job that does not run, and shall not */
     SURVEY_STOP,       /* of a job that runs */
+    SURVEY_PAUSE,      /* likewise */
     SURVEY_STOP_TASK,
 };
 

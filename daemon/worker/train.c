@@ -15,6 +15,7 @@
 #include "daemon/worker/evaluate.h"
 #include "daemon/worker/optim/schedule.h"
 #include "daemon/worker/sample.h"
+#include "daemon/worker/saving.h"
 
 /* How long ranks wait for each other in a collective before they take the rest for dead. */
 #define COLLECTIVE_TIMEOUT_S 300.0
@@ -31,6 +32,8 @@ struct run {
     struct dataset *dataset;
     struct engine *engine;
     struct batch *batch;
+    struct saving *saving;
+    int64_t done; /* steps that the checkpoint it began from has */
 };
 
 /* ---- Set-up ---- */
@@ -108,8 +111,30 @@ static struct err *make_engine(struct run *run)
         .lengths = {length, spec->data.sequence_length},
     };
     TRY(engine_create(&options, &run->engine));
-    TRY(load_weights(run));
     return batch_create(length, spec->objective.block_size, spec->objective.views, &run->batch);
+}
+
+static const char *told(const struct run *run, const char *key)
+{
+    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(link_welcome(run->link), key));
+}
+
+/* Weights: of the checkpoint that the daemon names, or the job's first ones. */
+static struct err *begin(struct run *run)
+{
+    const char *checkpoint = told(run, "resume");
+    struct saving_options options = {
+        .link = run->link,
+        .spec = &run->spec,
+        .spec_json = cJSON_GetObjectItemCaseSensitive(link_welcome(run->link), "spec"),
+        .kernels = run->kernels,
+        .engine = run->engine,
+        .directory = told(run, "checkpoints"),
+    };
+    if (!options.directory)
+        return err_new(ERR_INTERNAL, "the daemon's welcome names no directory for checkpoints");
+    TRY(saving_create(&options, &run->saving));
+    return checkpoint ? saving_resume(run->saving, checkpoint, &run->done) : load_weights(run);
 }
 
 static struct err *check_dataset(const struct run *run)
@@ -130,24 +155,28 @@ static struct err *set_up(struct run *run)
 {
     TRY(read_spec(run));
     const struct job_spec *spec = &run->spec;
-    const cJSON *artifact = cJSON_GetObjectItemCaseSensitive(link_welcome(run->link), "artifact");
-    if (!cJSON_IsString(artifact))
+    if (!told(run, "artifact"))
         return err_new(ERR_INTERNAL, "the daemon's welcome names no artifact");
     run->kernels = kernels_cpu();
-    TRY(dataset_open(artifact->valuestring, spec->data.sequence_length, spec->objective.block_size,
+    TRY(dataset_open(told(run, "artifact"), spec->data.sequence_length, spec->objective.block_size,
                      spec->data.validation_fraction, &run->dataset));
     TRY(check_dataset(run));
     TRY(meet(run));
     TRY(make_engine(run));
+    TRY(begin(run));
     cJSON *started = cJSON_CreateObject();
     cJSON_AddStringToObject(started, "device", run->kernels->name);
     cJSON_AddNumberToObject(started, "threads", run->kernels->threads());
-    cJSON_AddNumberToObject(started, "memory_bytes", (double)engine_memory_bytes(run->engine));
+    cJSON_AddNumberToObject(
+        started, "memory_bytes",
+        (double)(engine_memory_bytes(run->engine) + saving_memory_bytes(run->saving)));
+    cJSON_AddNumberToObject(started, "done", (double)run->done);
     return link_record(run->link, "started", started);
 }
 
 static void tear_down(struct run *run)
 {
+    saving_destroy(run->saving);
     batch_destroy(run->batch);
     engine_destroy(run->engine);
     dataset_close(run->dataset);
@@ -160,11 +189,18 @@ static void tear_down(struct run *run)
 
 /* ---- The step ---- */
 
-/* The orders that ranks agree on: entries of the sums that engine_finish_sums carries along. */
+/* What ranks agree on in the sums that engine_finish_sums carries along: how many of them have the
+ * order, or are busy. */
+enum agreed { AGREED_STOP, AGREED_PAUSE, AGREED_LEASE_OVER, AGREED_SAVE, AGREED_BUSY };
+
 static void read_orders(const struct run *run, double *orders)
 {
     unsigned given = link_orders(run->link);
-    orders[0] = (given & (LINK_STOP | LINK_LEASE_OVER | LINK_PAUSE)) != 0;
+    orders[AGREED_STOP] = (given & LINK_STOP) != 0;
+    orders[AGREED_PAUSE] = (given & LINK_PAUSE) != 0;
+    orders[AGREED_LEASE_OVER] = (given & LINK_LEASE_OVER) != 0;
+    orders[AGREED_SAVE] = (given & LINK_CHECKPOINT_NOW) != 0;
+    orders[AGREED_BUSY] = saving_is_busy(run->saving);
 }
 
 static void record_event(struct run *run, const char *event, const char *message)
@@ -235,7 +271,7 @@ static int64_t received_bytes(const struct run *run)
     return bytes;
 }
 
-static struct err *step_once(struct run *run, int64_t step, cJSON *metrics, bool *stop)
+static struct err *step_once(struct run *run, int64_t step, cJSON *metrics, double *orders)
 {
     const struct job_spec *spec = &run->spec;
     double began = clock_s();
@@ -244,7 +280,6 @@ static struct err *step_once(struct run *run, int64_t step, cJSON *metrics, bool
     int64_t micro_batches =
         spec->batch.sequences / spec->parallel.data / spec->batch.micro_sequences;
     struct engine_sums sums = {0};
-    double orders[ENGINE_ORDERS] = {0};
 
     engine_zero_gradients(run->engine);
     for (int64_t i = 0; i < micro_batches; i++) {
@@ -253,7 +288,6 @@ static struct err *step_once(struct run *run, int64_t step, cJSON *metrics, bool
     }
     read_orders(run, orders);
     TRY(engine_finish_sums(run->engine, &sums, orders));
-    *stop = orders[0] > 0;
     if (sums.denominator > 0) {
         struct err *e = update(run, step, &sums, metrics);
         if (e)
@@ -305,27 +339,58 @@ static struct err *evaluate_now(struct run *run, int64_t step)
     return record_metrics(run, "evaluation", step, metrics);
 }
 
+/* Behind a step that all ranks have done: what is due and what was ordered. *end: the run ends
+ * here. A pause whose checkpoint fails is tried again while training goes on; a run whose lease is
+ * over ends all the same. */
+static struct err *save_if_due(struct run *run, int64_t step, const double *orders, bool *end)
+{
+    const struct job_spec *spec = &run->spec;
+    bool lease_over = orders[AGREED_LEASE_OVER] > 0, pause = orders[AGREED_PAUSE] > 0;
+    bool last = step == spec->steps || lease_over, begun = false;
+    if (last || pause || orders[AGREED_SAVE] > 0 ||
+        (spec->checkpoint.every && step % spec->checkpoint.every == 0))
+        saving_want(run->saving);
+    if (orders[AGREED_SAVE] > 0)
+        link_clear(run->link, LINK_CHECKPOINT_NOW);
+    TRY(saving_poll(run->saving));
+    if (last)
+        err_free(saving_finish(run->saving)); /* of an earlier step, told already if it failed */
+    if (last || orders[AGREED_BUSY] == 0)
+        TRY(saving_begin(run->saving, step, &begun));
+    if (step == spec->steps || !begun || !(lease_over || pause))
+        return NULL;
+    struct err *failure = saving_finish(run->saving);
+    *end = lease_over || !failure;
+    if (lease_over)
+        return failure;
+    err_free(failure);
+    return NULL;
+}
+
 static struct err *run_steps(struct run *run, bool *stopped)
 {
     const struct job_spec *spec = &run->spec;
-    for (int64_t step = 1; step <= spec->steps; step++) {
+    if (run->done == spec->steps) /* it was saved, and died before its last evaluation was told */
+        TRY(evaluate_now(run, spec->steps));
+    for (int64_t step = run->done + 1; step <= spec->steps && !*stopped; step++) {
         cJSON *metrics = cJSON_CreateObject();
-        bool stop = false;
-        struct err *e = metrics ? step_once(run, step, metrics, &stop) : err_no_memory();
+        double orders[ENGINE_ORDERS] = {0};
+        struct err *e = metrics ? step_once(run, step, metrics, orders) : err_no_memory();
         if (e) {
             cJSON_Delete(metrics);
             return e;
         }
         TRY(record_metrics(run, "step", step, metrics));
-        bool due = spec->evaluate.every && step % spec->evaluate.every == 0;
-        if (stop && step < spec->steps) {
+        if (orders[AGREED_STOP] > 0 && step < spec->steps) {
             *stopped = true;
             return NULL;
         }
-        if (due || step == spec->steps)
+        TRY(save_if_due(run, step, orders, stopped));
+        bool due = spec->evaluate.every && step % spec->evaluate.every == 0;
+        if (!*stopped && (due || step == spec->steps))
             TRY(evaluate_now(run, step));
     }
-    return NULL;
+    return *stopped ? NULL : saving_finish(run->saving);
 }
 
 struct err *train_run(struct link *link, bool *stopped)
