@@ -14,7 +14,7 @@
 #include "tests/support/faults.h"
 
 #define WORLD 2
-#define PATIENCE_S 0.03
+#define PATIENCE_S 0.01
 #define MOST_AGAIN 50
 
 static int set_up(void **state)
