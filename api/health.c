@@ -1,4 +1,5 @@
 /* Whether the daemon lives and is ready, and its numbers for Prometheus. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,9 +8,12 @@
 #include "api/routes.h"
 #include "api/server.h"
 #include "store/jobs.h"
+#include "store/metrics.h"
 
 void route_healthz(struct request *r)
 {
+    if (!request_query(r, NULL, 0))
+        return;
     cJSON *json = cJSON_CreateObject();
     doc_text(json, "status", "ok");
     doc_text(json, "version", DLLMD_VERSION);
@@ -29,6 +33,8 @@ static struct err *read_ready(struct store_tx *tx, struct request *r)
 
 void route_readyz(struct request *r)
 {
+    if (!request_query(r, NULL, 0))
+        return;
     const char *why = r->control->not_ready(r->control->user);
     if (why)
         request_reply_problem(r, 503, "not-ready", NULL, "%s.", why);
@@ -43,9 +49,110 @@ struct exposition {
     int64_t slots, requests, streams;
 };
 
+static void head(FILE *out, const char *name, const char *type, const char *help)
+{
+    fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+static void number(FILE *out, double value)
+{
+    if (isnan(value))
+        fputs(" NaN\n", out);
+    else if (isinf(value))
+        fputs(value > 0 ? " +Inf\n" : " -Inf\n", out);
+    else
+        fprintf(out, " %.17g\n", value);
+}
+
 static void metric(FILE *out, const char *name, const char *type, const char *help, double value)
 {
-    fprintf(out, "# HELP %s %s\n# TYPE %s %s\n%s %.17g\n", name, help, name, type, name, value);
+    head(out, name, type, help);
+    fputs(name, out);
+    number(out, value);
+}
+
+static void label(FILE *out, const char *text)
+{
+    for (; *text; text++) {
+        if (*text == '\n')
+            fputs("\\n", out);
+        else if (*text == '"' || *text == '\\')
+            fprintf(out, "\\%c", *text);
+        else
+            putc(*text, out);
+    }
+}
+
+/* ---- Jobs that are not over ---- */
+
+#define JOBS_MOST 200 /* the newest; each is six series */
+
+static const struct gauge {
+    const char *name, *help;
+    const char *key; /* of the job's metrics; NULL: of the job itself */
+} gauges[] = {
+    {"dllmd_job_step", "Steps that a job has done.", NULL},
+    {"dllmd_job_steps", "Steps that a job shall do.", NULL},
+    {"dllmd_job_loss", "Training loss of a job's newest step, in nats per token.", "loss"},
+    {"dllmd_job_bound", "Newest evaluation of a job, in nats per token.", "bound"},
+    {"dllmd_job_learning_rate", "Learning rate of a job's newest step.", "lr"},
+    {"dllmd_job_tokens_per_second", "Tokens a second in a job's newest step.", "tokens_per_s"},
+};
+#define GAUGES (sizeof gauges / sizeof gauges[0])
+
+struct job_figures {
+    const struct store_job *job;
+    double values[GAUGES];
+    bool known[GAUGES];
+};
+
+static struct err *read_figures(struct store_tx *tx, const struct store_job *job,
+                                struct job_figures *f)
+{
+    struct store_latest *latest;
+    size_t count;
+    TRY(store_metrics_latest(tx, job->id, &latest, &count));
+    f->job = job;
+    f->values[0] = (double)job->step;
+    f->values[1] = (double)job->steps;
+    f->known[0] = f->known[1] = true;
+    for (size_t g = 0; g < GAUGES; g++) {
+        for (size_t i = 0; gauges[g].key && i < count; i++) {
+            if (strcmp(latest[i].key, gauges[g].key) != 0)
+                continue;
+            f->values[g] = latest[i].value;
+            f->known[g] = true;
+        }
+    }
+    return NULL;
+}
+
+/* A metric's lines stand together, so all jobs are read first. */
+static struct err *print_jobs(struct store_tx *tx, FILE *out)
+{
+    struct store_job_filter filter = {.states =
+                                          ~STORE_JOB_OVER & (STORE_JOB_MASK(STORE_JOB_STATES) - 1)};
+    struct store_page page = {.limit = JOBS_MOST};
+    struct store_jobs jobs;
+    TRY(store_jobs_list(tx, &filter, &page, &jobs));
+    struct job_figures *figures = calloc(jobs.count + 1, sizeof *figures);
+    struct err *err = figures ? NULL : err_no_memory();
+    for (size_t i = 0; !err && i < jobs.count; i++)
+        err = read_figures(tx, &jobs.items[i], &figures[i]);
+    for (size_t g = 0; !err && g < GAUGES; g++) {
+        head(out, gauges[g].name, "gauge", gauges[g].help);
+        for (size_t i = 0; i < jobs.count; i++) {
+            if (!figures[i].known[g])
+                continue;
+            fprintf(out, "%s{job_id=\"%lld\",job_name=\"", gauges[g].name,
+                    (long long)figures[i].job->id);
+            label(out, figures[i].job->name);
+            fputs("\"}", out);
+            number(out, figures[i].values[g]);
+        }
+    }
+    free(figures);
+    return err;
 }
 
 static struct err *read_prometheus(struct store_tx *tx, struct request *r)
@@ -59,11 +166,9 @@ static struct err *read_prometheus(struct store_tx *tx, struct request *r)
     FILE *out = open_memstream(&text, &bytes);
     if (!out)
         return err_no_memory();
-    fprintf(out,
-            "# HELP dllmd_build_info The version of this daemon.\n"
-            "# TYPE dllmd_build_info gauge\ndllmd_build_info{version=\"%s\"} 1\n",
-            DLLMD_VERSION);
-    fprintf(out, "# HELP dllmd_jobs Jobs by state.\n# TYPE dllmd_jobs gauge\n");
+    head(out, "dllmd_build_info", "gauge", "The version of this daemon.");
+    fprintf(out, "dllmd_build_info{version=\"%s\"} 1\n", DLLMD_VERSION);
+    head(out, "dllmd_jobs", "gauge", "Jobs by state.");
     for (int i = 0; i < STORE_JOB_STATES; i++)
         fprintf(out, "dllmd_jobs{state=\"%s\"} %lld\n", store_job_state_name(i),
                 (long long)counts[i]);
@@ -85,11 +190,14 @@ static struct err *read_prometheus(struct store_tx *tx, struct request *r)
            (double)c->records_total);
     metric(out, "dllmd_http_requests_total", "counter", "HTTP requests begun.",
            (double)e->requests);
-    metric(out, "dllmd_start_time_seconds", "gauge", "Start of the daemon since 1970.",
+    metric(out, "dllmd_start_time_seconds", "gauge", "Start of the daemon, in seconds since 1970.",
            c->started_s);
-    if (fclose(out) != 0) {
+    struct err *err = print_jobs(tx, out);
+    if (fclose(out) != 0 && !err)
+        err = err_no_memory();
+    if (err) {
         free(text);
-        return err_no_memory();
+        return err;
     }
     request_reply_text(r, 200, "text/plain; version=0.0.4; charset=utf-8", text);
     return NULL;
@@ -97,6 +205,8 @@ static struct err *read_prometheus(struct store_tx *tx, struct request *r)
 
 void route_prometheus(struct request *r)
 {
+    if (!request_query(r, NULL, 0))
+        return;
     struct exposition *e = calloc(1, sizeof *e);
     if (!e) {
         request_reply_err(r, err_no_memory());
@@ -125,6 +235,7 @@ void route_index(struct request *r)
         "<li><a href=\"/v1/tasks\">/v1/tasks</a>, <a href=\"/v1/datasets\">/v1/datasets</a>: "
         "preparation and what it made\n"
         "<li><a href=\"/v1/nodes\">/v1/nodes</a>: machines and their slots\n"
+        "<li><a href=\"/openapi.json\">/openapi.json</a>: all of it, described\n"
         "<li><a href=\"/healthz\">/healthz</a>, <a href=\"/readyz\">/readyz</a>, "
         "<a href=\"/metrics\">/metrics</a>: health and Prometheus\n</ul>\n";
     request_reply_text(r, 200, "text/html; charset=utf-8", strdup(page));

@@ -14,11 +14,8 @@
 #include "daemon/base/utf8.h"
 
 #define EVENTS_DEFAULT 100
-#define EVENTS_MOST 1000
 #define TAIL_DEFAULT 100
-#define TAIL_MOST 10000
 #define TAIL_BYTES ((size_t)256 << 10) /* of one rank's log */
-#define RANKS_MOST 4096
 
 static bool accepts(const struct request *r, const char *type)
 {
@@ -77,8 +74,8 @@ void route_job_events(struct request *r)
     r->free_state = free;
     h->limit = EVENTS_DEFAULT;
     const struct query queries[] = {
-        {"cursor", QUERY_INTEGER, 0, INT64_MAX, &h->after},
-        {"limit", QUERY_INTEGER, 1, EVENTS_MOST, &h->limit},
+        {"cursor", &h->after},
+        {"limit", &h->limit},
     };
     if (!request_query(r, queries, sizeof queries / sizeof queries[0]))
         return;
@@ -263,9 +260,9 @@ void route_job_logs(struct request *r)
     l->tail = TAIL_DEFAULT;
     l->plain = accepts(r, "text/plain");
     const struct query queries[] = {
-        {"rank", QUERY_INTEGER, 0, RANKS_MOST, &l->rank},
-        {"tail", QUERY_INTEGER, 1, TAIL_MOST, &l->tail},
-        {"attempt", QUERY_INTEGER, 1, INT32_MAX, &l->attempt},
+        {"rank", &l->rank},
+        {"tail", &l->tail},
+        {"attempt", &l->attempt},
     };
     if (!request_query(r, queries, sizeof queries / sizeof queries[0]))
         return;

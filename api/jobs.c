@@ -1,4 +1,4 @@
-/* Jobs: list, one, cancel, metrics. */
+/* Jobs: list, one, metrics. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,6 @@
 #include "store/metrics.h"
 
 #define PAGE_DEFAULT 50
-#define PAGE_MOST 500
 
 /* ---- GET /v1/jobs ---- */
 
@@ -73,10 +72,10 @@ void route_jobs_list(struct request *r)
     const char *states = NULL, *name = NULL;
     int64_t limit = PAGE_DEFAULT;
     const struct query queries[] = {
-        {"state", QUERY_TEXT, 1, 200, &states},
-        {"name", QUERY_TEXT, 1, 256, &name},
-        {"limit", QUERY_INTEGER, 1, PAGE_MOST, &limit},
-        {"cursor", QUERY_INTEGER, 1, INT64_MAX, &l->page.cursor},
+        {"state", &states},
+        {"name", &name},
+        {"limit", &limit},
+        {"cursor", &l->page.cursor},
     };
     if (!request_query(r, queries, sizeof queries / sizeof queries[0]) ||
         !parse_states(r, states, &l->filter.states))
@@ -104,50 +103,6 @@ void route_job(struct request *r)
 {
     if (request_query(r, NULL, 0))
         request_read(r, reply_job);
-}
-
-/* ---- POST /v1/jobs/{id}/cancel ---- */
-
-/* States in which nothing of the job runs, so that it is over at once. In any other, control sees
- * the intent and ends what runs. */
-#define IDLE                                                                                       \
-    (STORE_JOB_MASK(STORE_JOB_QUEUED) | STORE_JOB_MASK(STORE_JOB_PREPARING) |                      \
-     STORE_JOB_MASK(STORE_JOB_RESTARTING) | STORE_JOB_MASK(STORE_JOB_PAUSED))
-
-static struct err *cancel_tasks(struct store_tx *tx, int64_t job_id, double now_s)
-{
-    struct store_task_filter filter = {
-        .states = STORE_TASK_MASK(STORE_TASK_QUEUED) | STORE_TASK_MASK(STORE_TASK_RUNNING),
-        .job_id = job_id,
-    };
-    struct store_page page = {.limit = PAGE_MOST};
-    struct store_tasks tasks;
-    TRY(store_tasks_list(tx, &filter, &page, &tasks));
-    for (size_t i = 0; i < tasks.count; i++)
-        TRY(store_task_cancel(tx, tasks.items[i].id, "its job was cancelled", now_s));
-    return NULL;
-}
-
-static struct err *write_cancel(struct store_tx *tx, struct request *r)
-{
-    struct store_job job;
-    double now_s = store_now();
-    TRY(store_job_get(tx, r->id, &job));
-    if (job.state != STORE_JOB_CANCELLED) { /* cancelling twice is no mistake */
-        TRY(store_job_set_intent(tx, r->id, STORE_INTENT_CANCEL, now_s));
-        if (STORE_JOB_MASK(job.state) & IDLE) {
-            TRY(store_job_transition(tx, r->id, IDLE, STORE_JOB_CANCELLED, "cancelled on request",
-                                     now_s));
-            TRY(cancel_tasks(tx, r->id, now_s));
-        }
-    }
-    return reply_job(tx, r);
-}
-
-void route_job_cancel(struct request *r)
-{
-    if (request_query(r, NULL, 0))
-        request_write(r, write_cancel);
 }
 
 /* ---- GET /v1/jobs/{id}/metrics ---- */
@@ -241,10 +196,10 @@ void route_job_metrics(struct request *r)
     s->points = 1000;
     const char *keys = NULL;
     const struct query queries[] = {
-        {"keys", QUERY_TEXT, 1, 4096, &keys},
-        {"from", QUERY_INTEGER, 0, INT64_MAX, &s->from},
-        {"to", QUERY_INTEGER, 0, INT64_MAX, &s->to},
-        {"points", QUERY_INTEGER, 8, 10000, &s->points},
+        {"keys", &keys},
+        {"from", &s->from},
+        {"to", &s->to},
+        {"points", &s->points},
     };
     if (!request_query(r, queries, sizeof queries / sizeof queries[0]))
         return;

@@ -192,6 +192,20 @@ cJSON *present_dataset(const struct store_dataset *d)
     return json;
 }
 
+cJSON *present_checkpoint(const struct store_checkpoint *c)
+{
+    cJSON *json = cJSON_CreateObject();
+    doc_integer(json, "id", c->id);
+    doc_integer(json, "job_id", c->job_id);
+    doc_integer(json, "attempt", c->attempt);
+    doc_integer(json, "step", c->step);
+    doc_integer(json, "bytes", c->size_bytes);
+    doc_text(json, "directory", c->directory);
+    cJSON_AddBoolToObject(json, "deleting", c->deleting);
+    doc_time(json, "created_at", c->created_s);
+    return json;
+}
+
 cJSON *present_node(const struct store_node *n)
 {
     cJSON *json = cJSON_CreateObject();

@@ -5,6 +5,7 @@
 #include <cjson/cJSON.h>
 
 #include "store/attempts.h"
+#include "store/checkpoints.h"
 #include "store/datasets.h"
 #include "store/events.h"
 #include "store/jobs.h"
@@ -17,6 +18,7 @@ struct err *present_job_whole(struct store_tx *tx, int64_t id, cJSON **out);
 cJSON *present_event(const struct store_event *event);
 cJSON *present_task(const struct store_task *task);
 cJSON *present_dataset(const struct store_dataset *dataset);
+cJSON *present_checkpoint(const struct store_checkpoint *checkpoint);
 cJSON *present_node(const struct store_node *node);
 
 /* {"<key>": items, "next_cursor": "..." or null}; takes items. */

@@ -6,6 +6,9 @@
 #include <string.h>
 #include <strings.h>
 
+#include <sodium.h>
+
+#include "api/again.h"
 #include "api/doc.h"
 #include "api/server.h"
 #include "daemon/base/utf8.h"
@@ -84,6 +87,24 @@ void request_write(struct request *r, struct err *(*fn)(struct store_tx *tx, str
     async_write(r->async, &r->item, run_tx, r, after_write);
 }
 
+static struct err *run_once(struct store_tx *tx, struct request *r)
+{
+    bool found;
+    request_clear_reply(r);
+    TRY(again_answer(tx, r, &found));
+    if (found)
+        return NULL;
+    TRY(r->once(tx, r));
+    return again_keep(tx, r);
+}
+
+void request_write_once(struct request *r,
+                        struct err *(*fn)(struct store_tx *tx, struct request *r))
+{
+    r->once = fn;
+    request_write(r, run_once);
+}
+
 /* ---- Answers ---- */
 
 void request_clear_reply(struct request *r)
@@ -104,6 +125,8 @@ void request_free(struct request *r)
         r->free_state(r->state);
     request_clear_reply(r);
     free(r->body);
+    free(r->if_match);
+    free(r->key);
     free(r);
 }
 
@@ -147,11 +170,18 @@ void request_reply_json(struct request *r, int status, cJSON *json)
     request_reply_text(r, status, "application/json", print(json));
 }
 
+void request_reply_nothing(struct request *r)
+{
+    request_reply_text(r, 204, NULL, strdup(""));
+}
+
 static const char *phrase(int status)
 {
     switch (status) {
     case 400:
         return "Bad Request";
+    case 401:
+        return "Unauthorized";
     case 403:
         return "Forbidden";
     case 404:
@@ -160,12 +190,16 @@ static const char *phrase(int status)
         return "Method Not Allowed";
     case 409:
         return "Conflict";
+    case 412:
+        return "Precondition Failed";
     case 413:
         return "Content Too Large";
     case 415:
         return "Unsupported Media Type";
     case 422:
         return "Unprocessable Content";
+    case 429:
+        return "Too Many Requests";
     case 503:
         return "Service Unavailable";
     default:
@@ -258,42 +292,52 @@ const char *request_get_header(const struct request *r, const char *name)
 }
 
 struct query_state {
+    const struct parameter *parameters;
     const struct query *queries;
     size_t count;
     unsigned seen;
     struct problems problems;
 };
 
-static void query_value(const struct query *q, const char *text, struct problems *problems)
+static void query_value(const struct parameter *p, const char *text, void *out,
+                        struct problems *problems)
 {
-    switch (q->type) {
+    switch (p->type) {
     case QUERY_INTEGER: {
         char *end;
         errno = 0;
         long long value = strtoll(text, &end, 10);
-        if (errno || end == text || *end || text[0] == ' ' || value < q->least || value > q->most)
-            problems_add(problems, q->name, "must be a whole number from %lld to %lld",
-                         (long long)q->least, (long long)q->most);
+        if (errno || end == text || *end || text[0] == ' ' || value < p->least || value > p->most)
+            problems_add(problems, p->name, "must be a whole number from %lld to %lld",
+                         (long long)p->least, (long long)p->most);
         else
-            *(int64_t *)q->out = value;
+            *(int64_t *)out = value;
         break;
     }
     case QUERY_BOOLEAN:
         if (strcmp(text, "true") == 0 || strcmp(text, "false") == 0)
-            *(bool *)q->out = text[0] == 't';
+            *(bool *)out = text[0] == 't';
         else
-            problems_add(problems, q->name, "must be true or false");
+            problems_add(problems, p->name, "must be true or false");
         break;
     case QUERY_TEXT:
-        if ((int64_t)strlen(text) < q->least || (int64_t)strlen(text) > q->most)
-            problems_add(problems, q->name, "must have from %lld to %lld bytes",
-                         (long long)q->least, (long long)q->most);
+        if ((int64_t)strlen(text) < p->least || (int64_t)strlen(text) > p->most)
+            problems_add(problems, p->name, "must have from %lld to %lld bytes",
+                         (long long)p->least, (long long)p->most);
         else if (utf8_check(text, strlen(text)) < strlen(text))
-            problems_add(problems, q->name, "must be UTF-8");
+            problems_add(problems, p->name, "must be UTF-8");
         else
-            *(const char **)q->out = text;
+            *(const char **)out = text;
         break;
     }
+}
+
+static void *query_target(const struct query_state *s, const char *name)
+{
+    for (size_t i = 0; i < s->count; i++)
+        if (strcmp(s->queries[i].name, name) == 0)
+            return s->queries[i].out;
+    return NULL;
 }
 
 static enum MHD_Result on_query(void *cls, enum MHD_ValueKind kind, const char *key,
@@ -301,25 +345,27 @@ static enum MHD_Result on_query(void *cls, enum MHD_ValueKind kind, const char *
 {
     (void)kind;
     struct query_state *s = cls;
-    for (size_t i = 0; i < s->count; i++) {
-        if (strcmp(s->queries[i].name, key) != 0)
+    const struct parameter *p = s->parameters;
+    for (int i = 0; p && p->name; p++, i++) {
+        void *out = query_target(s, p->name);
+        if (strcmp(p->name, key) != 0 || !out)
             continue;
         if (s->seen & 1u << i)
             problems_add(&s->problems, key, "stands twice");
         else
-            query_value(&s->queries[i], value ? value : "", &s->problems);
+            query_value(p, value ? value : "", out, &s->problems);
         s->seen |= 1u << i;
         return MHD_YES;
     }
     char known[200] = "";
-    for (size_t i = 0; i < s->count; i++) {
-        strncat(known, i ? ", " : "", sizeof known - strlen(known) - 1);
-        strncat(known, s->queries[i].name, sizeof known - strlen(known) - 1);
+    for (p = s->parameters; p && p->name; p++) {
+        strncat(known, known[0] ? ", " : "", sizeof known - strlen(known) - 1);
+        strncat(known, p->name, sizeof known - strlen(known) - 1);
     }
     char name[64];
     snprintf(name, sizeof name, "%.*s", (int)utf8_check(key, strnlen(key, 60)), key);
     problems_add(&s->problems, name,
-                 s->count ? "is no parameter here; there are %s"
+                 known[0] ? "is no parameter here; there are %s"
                           : "is no parameter here; there are none%s",
                  known);
     return MHD_YES;
@@ -327,7 +373,7 @@ static enum MHD_Result on_query(void *cls, enum MHD_ValueKind kind, const char *
 
 bool request_query(struct request *r, const struct query *queries, size_t count)
 {
-    struct query_state s = {.queries = queries, .count = count};
+    struct query_state s = {.parameters = r->route->parameters, .queries = queries, .count = count};
     MHD_get_connection_values(r->connection, MHD_GET_ARGUMENT_KIND, on_query, &s);
     bool good = problems_count(&s.problems) == 0;
     if (!good) {
@@ -346,6 +392,53 @@ bool request_query(struct request *r, const struct query *queries, size_t count)
     }
     problems_free(&s.problems);
     return good;
+}
+
+/* ---- ETags ---- */
+
+void request_etag(const char *text, size_t bytes, char out[REQUEST_ETAG_BYTES])
+{
+    unsigned char hash[crypto_generichash_BYTES_MIN];
+    char hex[2 * sizeof hash + 1];
+    crypto_generichash(hash, sizeof hash, (const unsigned char *)text, bytes, NULL, 0);
+    sodium_bin2hex(hex, sizeof hex, hash, sizeof hash);
+    snprintf(out, REQUEST_ETAG_BYTES, "\"%s\"", hex);
+}
+
+bool request_etag_listed(const char *list, const char *etag, bool weak)
+{
+    size_t n = strlen(etag);
+    while (*list) {
+        list += strspn(list, " \t,");
+        if (*list == '*')
+            return true;
+        if (weak && strncmp(list, "W/", 2) == 0)
+            list += 2;
+        if (strncmp(list, etag, n) == 0 && (list[n] == '\0' || strchr(" \t,", list[n])))
+            return true;
+        if (*list == '"')
+            list += 1 + strcspn(list + 1, "\"");
+        list += strcspn(list, ",");
+    }
+    return false;
+}
+
+struct err *request_matches(struct request *r, cJSON *current, bool *out)
+{
+    char etag[REQUEST_ETAG_BYTES];
+    *out = true;
+    char *text = print(current);
+    if (!text)
+        return err_no_memory();
+    request_etag(text, strlen(text), etag);
+    free(text);
+    if (r->if_match && !request_etag_listed(r->if_match, etag, false)) {
+        *out = false;
+        request_reply_problem(r, 412, "precondition-failed", NULL,
+                              "It has changed: If-Match is not its ETag any more.");
+        request_header(r, "ETag", "%s", etag);
+    }
+    return NULL;
 }
 
 static bool is_json_type(const char *type)

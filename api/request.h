@@ -17,13 +17,16 @@
 
 #include "api/async.h"
 #include "api/control.h"
+#include "api/router.h"
 #include "daemon/plan/problems.h"
+#include "store/idempotency.h"
+#include "store/tokens.h"
 
 #define REQUEST_BODY_BYTES ((size_t)1 << 20)
 #define REQUEST_HEADERS 4
+#define REQUEST_ETAG_BYTES 40
 
 struct api;
-struct route;
 
 struct request {
     struct api *api;
@@ -35,6 +38,12 @@ struct request {
     int64_t id;         /* {id} of the path */
     char *body;
     size_t body_bytes, body_capacity;
+    bool has_token;
+    uint8_t token_hash[STORE_TOKEN_HASH_BYTES];
+    char principal[128]; /* the token's name; "": none was sent */
+    char *if_match;      /* of a route that takes it; NULL: none was sent, or "*" */
+    char *key;           /* Idempotency-Key, or NULL */
+    uint8_t body_hash[STORE_REQUEST_HASH_BYTES]; /* where there is a key */
 
     /* the answer */
     int status; /* 0: none yet */
@@ -55,6 +64,7 @@ struct request {
     struct async_item item;
     struct err *(*step)(struct request *r);
     struct err *(*step_tx)(struct store_tx *tx, struct request *r);
+    struct err *(*once)(struct store_tx *tx, struct request *r);
     bool suspended; /* its connection is */
     bool stepping;  /* a step is in another thread */
     bool called;    /* the handler was */
@@ -67,11 +77,16 @@ struct request {
 void request_work(struct request *r, struct err *(*fn)(struct request *r));
 void request_read(struct request *r, struct err *(*fn)(struct store_tx *tx, struct request *r));
 void request_write(struct request *r, struct err *(*fn)(struct store_tx *tx, struct request *r));
+/* As request_write, for a route that takes an Idempotency-Key: `fn` runs only if its answer is not
+ * there already, and what it answers is kept with it. */
+void request_write_once(struct request *r,
+                        struct err *(*fn)(struct store_tx *tx, struct request *r));
 
 /* The answer; a later one replaces it (a write function may run twice). Any thread, but one at a
  * time. */
 void request_reply_json(struct request *r, int status, cJSON *json); /* takes it; NULL: 503 */
 void request_reply_text(struct request *r, int status, const char *type, char *text); /* takes it */
+void request_reply_nothing(struct request *r);                                        /* 204 */
 /* `type`: the word of the problem's type, "invalid-spec"; errors: an array, taken, or NULL. */
 void request_reply_problem(struct request *r, int status, const char *type, cJSON *errors,
                            const char *format, ...) __attribute__((format(printf, 5, 6)));
@@ -84,15 +99,22 @@ void request_header(struct request *r, const char *name, const char *format, ...
     __attribute__((format(printf, 3, 4)));
 void request_clear_reply(struct request *r);
 
-/* Query parameters, checked against what the route takes. */
+/* The ETag of an answer: a hash of its text, so it is as strong as can be. */
+void request_etag(const char *text, size_t bytes, char out[REQUEST_ETAG_BYTES]);
+/* Some ETag of a header's list is that one. `weak`: "W/" does not count. */
+bool request_etag_listed(const char *list, const char *etag, bool weak);
+/* With r->if_match: whether it names `current`, the answer of GET as it would be now (taken). If
+ * not, 412 is answered. */
+struct err *request_matches(struct request *r, cJSON *current, bool *out);
+
+/* Where a parameter of the route's table goes: int64_t *, bool *, const char ** (as long as the
+ * request); untouched when the parameter is not given. */
 struct query {
     const char *name;
-    enum { QUERY_INTEGER, QUERY_BOOLEAN, QUERY_TEXT } type;
-    int64_t least, most; /* of an integer; bytes of a text */
-    void *out;           /* int64_t *, bool *, const char ** (as long as the request); untouched
-                          * when the parameter is not given */
+    void *out;
 };
-/* False: an unknown, repeated, or malformed parameter; the answer is made and names all. */
+/* Reads and checks the parameters. False: an unknown, repeated, or malformed one; the answer is
+ * made and names all. */
 bool request_query(struct request *r, const struct query *queries, size_t count);
 /* NULL: not there. */
 const char *request_get_header(const struct request *r, const char *name);

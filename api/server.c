@@ -14,20 +14,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "api/again.h"
 #include "api/api.h"
+#include "api/auth.h"
+#include "api/guard.h"
 #include "api/request.h"
 #include "api/router.h"
 #include "api/routes.h"
 #include "api/stream.h"
+#include "daemon/base/clock.h"
 #include "daemon/base/log.h"
 
 #define CONNECTIONS 256
+#define CONNECTIONS_OF_ONE 128                     /* address */
 #define CONNECTION_MEMORY_BYTES ((size_t)32 << 10) /* request line and headers */
 #define IDLE_TIMEOUT_S 60
+#define WRONG_TOKEN_COST 20            /* requests */
 #define LAST_TURNS 100                 /* of MHD when the server closes */
 #define DRAIN_BYTES ((size_t)16 << 20) /* of a body that is too big, before we hang up */
 
@@ -64,28 +69,50 @@ void server_resume(struct api *api, struct MHD_Connection *connection)
 
 /* ---- One request ---- */
 
-/* A page of another site may not use a visitor's browser to reach us. */
-static bool same_origin(struct MHD_Connection *connection)
+static const struct sockaddr *peer(struct MHD_Connection *connection)
 {
-    const char *origin = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Origin");
-    const char *host = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Host");
-    if (!origin)
-        return true;
-    const char *scheme = strstr(origin, "://");
-    return scheme && host && strcasecmp(scheme + 3, host) == 0;
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    return info ? info->client_addr : NULL;
+}
+
+/* A GET whose answer the client has already. */
+static bool not_modified(struct request *r, const char *etag)
+{
+    const char *list = request_get_header(r, "If-None-Match");
+    return list && request_etag_listed(list, etag, true);
+}
+
+static void add_etag(struct request *r)
+{
+    char etag[REQUEST_ETAG_BYTES];
+    request_etag(r->reply, r->reply_bytes, etag);
+    request_header(r, "ETag", "%s", etag);
+    if (not_modified(r, etag)) {
+        r->status = 304;
+        r->reply_bytes = 0;
+        r->reply_type = NULL;
+    }
 }
 
 static enum MHD_Result send_reply(struct request *r)
 {
     struct MHD_Response *response = r->response;
     r->response = NULL;
+    if (r->status == 401)
+        rate_charge(&r->api->rate, peer(r->connection), clock_s(), WRONG_TOKEN_COST);
     if (!response) {
+        bool resource = r->status == 200 && r->route && r->route->reply &&
+                        strcmp(r->method, "GET") == 0 && r->reply;
+        if (resource)
+            add_etag(r);
         response = MHD_create_response_from_buffer(r->reply_bytes, r->reply, MHD_RESPMEM_MUST_FREE);
         if (!response)
             return MHD_NO;
         r->reply = NULL;
-        MHD_add_response_header(response, "Content-Type", r->reply_type);
-        MHD_add_response_header(response, "Cache-Control", "no-store");
+        if (r->reply_type)
+            MHD_add_response_header(response, "Content-Type", r->reply_type);
+        MHD_add_response_header(response, "Cache-Control", resource ? "no-cache" : "no-store");
     }
     MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
     for (int i = 0; i < REQUEST_HEADERS; i++)
@@ -125,27 +152,75 @@ static void reply_too_big(struct request *r)
                           REQUEST_BODY_BYTES);
 }
 
-/* Finds the route; answers at once what can be refused before the body came. */
-static void begin(struct request *r, const char *method, const char *path)
+/* Whom nothing is told, not even what there is. False: answered. */
+static bool admit(struct request *r)
+{
+    struct api *api = r->api;
+    double wait_s;
+    const char *host = request_get_header(r, "Host");
+    if (!rate_take(&api->rate, peer(r->connection), clock_s(), &wait_s)) {
+        request_reply_problem(r, 429, "too-many-requests", NULL,
+                              "More than %g requests a second come from your address.",
+                              api->rate.per_s);
+        request_header(r, "Retry-After", "%d", (int)wait_s + 1);
+    } else if (!api->auth_required &&
+               !guard_host_known(host, (const char *const *)api->hosts, api->host_count)) {
+        request_reply_problem(r, 403, "unknown-host", NULL,
+                              "Without tokens this answers to addresses in numbers, to localhost "
+                              "and to the names in \"hosts\" of the settings, not to %.200s.",
+                              host);
+    } else if (!guard_same_origin(request_get_header(r, "Origin"), api->scheme, host)) {
+        request_reply_problem(r, 403, "foreign-origin", NULL,
+                              "Requests that a page of another site makes are refused.");
+    }
+    return !r->status;
+}
+
+/* False: answered. */
+static bool find_route(struct request *r, const char *method, const char *path)
 {
     struct router_match match;
     router_find(routes, routes_count, method, path, &match);
     r->route = match.route;
     r->id = match.id;
-    const char *length = request_get_header(r, "Content-Length");
-    if (!same_origin(r->connection)) {
-        request_reply_problem(r, 403, "foreign-origin", NULL,
-                              "Requests that a page of another site makes are refused.");
-    } else if (!match.route && match.path_known) {
+    if (match.route) {
+        r->method = match.route->method;
+    } else if (match.path_known) {
         request_reply_problem(r, 405, "method-not-allowed", NULL,
                               "%.16s is no method of %.200s; it takes %s.", method, path,
                               match.allow);
         request_header(r, "Allow", "%s", match.allow);
-    } else if (!match.route) {
+    } else {
         request_reply_problem(r, 404, "not-found", NULL, "There is nothing at %.200s.", path);
-    } else if (length && strtoull(length, NULL, 10) > REQUEST_BODY_BYTES) {
-        reply_too_big(r);
     }
+    return match.route != NULL;
+}
+
+/* What changes something may be asked to do so only while the resource has this ETag. */
+static void read_if_match(struct request *r)
+{
+    const char *list = request_get_header(r, "If-Match");
+    if (!list || strcmp(list, "*") == 0 || strcmp(r->method, "GET") == 0)
+        return;
+    if (!r->route->match)
+        request_reply_problem(r, 412, "precondition-failed", NULL,
+                              "%s %s goes by no ETag: send no If-Match.", r->method,
+                              r->route->pattern);
+    else if (!(r->if_match = strdup(list)))
+        request_reply_err(r, err_no_memory());
+}
+
+/* Answers at once what can be refused before the body came. */
+static void begin(struct request *r, const char *method, const char *path)
+{
+    if (!admit(r) || !find_route(r, method, path))
+        return;
+    auth_begin(r);
+    const char *length = request_get_header(r, "Content-Length");
+    if (!r->status && length && strtoull(length, NULL, 10) > REQUEST_BODY_BYTES)
+        reply_too_big(r);
+    if (!r->status)
+        read_if_match(r);
 }
 
 static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, const char *url,
@@ -163,6 +238,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
         r->async = api->async;
         r->control = api->control;
         r->connection = connection;
+        r->method = "";
         *request = r;
         api->requests_total++;
         begin(r, method, url);
@@ -179,8 +255,8 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
             reply_too_big(r);
         else if (api->stopping)
             request_reply_problem(r, 503, "stopping", NULL, "The daemon is shutting down.");
-        else
-            r->route->handler(r);
+        else if (again_begin(r))
+            auth_then_handle(r);
     }
     if (r->suspended)
         return MHD_YES;
@@ -250,36 +326,81 @@ static struct err *listen_on(struct api *api, const struct api_options *options,
     }
     int port = ntohs(v6 ? ((struct sockaddr_in6 *)&address)->sin6_port
                         : ((struct sockaddr_in *)&address)->sin_port);
-    snprintf(api->url, sizeof api->url, v6 ? "http://[%s]:%d" : "http://%s:%d", options->address,
-             port);
+    snprintf(api->url, sizeof api->url, v6 ? "%s://[%s]:%d" : "%s://%s:%d", api->scheme,
+             options->address, port);
     *out = fd;
     return NULL;
+}
+
+static struct err *keep_options(struct api *api, const struct api_options *options)
+{
+    bool open_to_others = !guard_loopback(options->address) && !options->insecure;
+    if (open_to_others && !options->tls_certificate)
+        return err_new(ERR_INVALID,
+                       "listen_address: %s can be reached by others, which needs tls_certificate "
+                       "and tls_key, or \"insecure\": true",
+                       options->address);
+    api->auth_required = options->auth || open_to_others;
+    api->scheme = options->tls_certificate ? "https" : "http";
+    api->rate.per_s = options->requests_per_s;
+    api->backups = strdup(options->backups_directory);
+    api->hosts = calloc(options->host_count + 1, sizeof *api->hosts);
+    if (!api->backups || !api->hosts)
+        return err_no_memory();
+    for (size_t i = 0; i < options->host_count; i++)
+        if (!(api->hosts[api->host_count++] = strdup(options->hosts[i])))
+            return err_no_memory();
+    return NULL;
+}
+
+static void free_api(struct api *api)
+{
+    for (size_t i = 0; i < api->host_count; i++)
+        free(api->hosts[i]);
+    free(api->hosts);
+    free(api->backups);
+    free(api);
+}
+
+static struct err *start_http(struct api *api, int fd)
+{
+    struct MHD_OptionItem tls[] = {
+        {MHD_OPTION_HTTPS_CERT_CALLBACK2, (intptr_t)tls_retrieve, NULL},
+        {MHD_OPTION_END, 0, NULL},
+    };
+    unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
+    api->daemon = MHD_start_daemon(
+        flags | (api->tls ? (unsigned)MHD_USE_TLS : 0), 0, NULL, NULL, on_request, api,
+        MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
+        (unsigned)CONNECTIONS_OF_ONE, MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_MEMORY_BYTES,
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_TIMEOUT_S, MHD_OPTION_NOTIFY_COMPLETED,
+        on_completed, NULL, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_ARRAY,
+        api->tls ? tls : &tls[1], MHD_OPTION_END);
+    return api->daemon ? NULL : err_new(ERR_INTERNAL, "the HTTP server cannot be started");
 }
 
 struct err *api_open(uv_loop_t *loop, struct async *async, const struct api_control *control,
                      const struct api_options *options, struct api **out)
 {
     struct api *api = calloc(1, sizeof *api);
+    int fd = -1;
     if (!api)
         return err_no_memory();
     api->loop = loop;
     api->async = async;
     api->control = control;
     api->on_timer = on_timer;
-    int fd = -1;
-    struct err *err = listen_on(api, options, &fd);
-    if (err)
-        goto failed;
-    api->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_request,
-        api, MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        CONNECTION_MEMORY_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_TIMEOUT_S,
-        MHD_OPTION_NOTIFY_COMPLETED, on_completed, NULL, MHD_OPTION_STRICT_FOR_CLIENT, 1,
-        MHD_OPTION_END);
-    if (!api->daemon) {
-        close(fd);
-        err = err_new(ERR_INTERNAL, "the HTTP server cannot be started");
+    struct err *err = keep_options(api, options);
+    if (!err)
+        err = listen_on(api, options, &fd);
+    if (!err && options->tls_certificate)
+        err = tls_open(loop, async, options->tls_certificate, options->tls_key, &api->tls);
+    if (!err)
+        err = start_http(api, fd);
+    if (err) {
+        if (fd >= 0)
+            close(fd);
         goto failed;
     }
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(api->daemon, MHD_DAEMON_INFO_EPOLL_FD);
@@ -297,8 +418,25 @@ struct err *api_open(uv_loop_t *loop, struct async *async, const struct api_cont
     *out = api;
     return NULL;
 failed:
-    free(api);
+    tls_close(api->tls);
+    free_api(api);
     return err;
+}
+
+void api_reload(struct api *api)
+{
+    if (api && !api->stopping)
+        tls_reload(api->tls);
+}
+
+struct err *api_check_tls(const char *certificate, const char *key)
+{
+    return tls_check(certificate, key);
+}
+
+bool api_is_loopback(const char *address)
+{
+    return guard_loopback(address);
 }
 
 const char *api_url(const struct api *api)
@@ -319,6 +457,7 @@ void api_stop(struct api *api)
     int fd = MHD_quiesce_daemon(api->daemon);
     if (fd >= 0)
         close(fd);
+    tls_stop(api->tls);
     stream_end(api);
     run(api);
 }
@@ -327,7 +466,7 @@ static void on_closed(uv_handle_t *handle)
 {
     struct api *api = handle->data;
     if (++api->closed == 3)
-        free(api);
+        free_api(api);
 }
 
 void api_close(struct api *api)
@@ -344,6 +483,7 @@ void api_close(struct api *api)
     uv_poll_stop(&api->poll);
     uv_timer_stop(&api->timer);
     MHD_stop_daemon(api->daemon);
+    tls_close(api->tls);
     uv_close((uv_handle_t *)&api->poll, on_closed);
     uv_close((uv_handle_t *)&api->timer, on_closed);
     uv_close((uv_handle_t *)&api->heartbeat, on_closed);

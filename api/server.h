@@ -9,6 +9,9 @@
 #include "api/async.h"
 #include "api/control.h"
 
+#include "api/rate.h"
+#include "api/tls.h"
+
 struct stream;
 
 struct api {
@@ -23,7 +26,15 @@ struct api {
     struct stream *streams; /* open event streams */
     int n_streams;
     int64_t requests_total;
-    bool resumed; /* a connection, since MHD ran last */
+    struct rate rate;
+    struct tls *tls; /* NULL: plain HTTP */
+    const char *scheme;
+    bool auth_required;
+    char **hosts;
+    size_t host_count;
+    char *backups;   /* directory */
+    bool backing_up; /* a request is at it */
+    bool resumed;    /* a connection, since MHD ran last */
     bool stopping;
     int closed; /* handles */
     char url[80];

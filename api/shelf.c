@@ -1,4 +1,4 @@
-/* What the daemon keeps besides jobs: datasets, tasks, nodes. */
+/* What the daemon keeps besides jobs: datasets, tasks, nodes, checkpoints. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +7,6 @@
 #include "api/routes.h"
 
 #define PAGE_DEFAULT 50
-#define PAGE_MOST 500
 
 struct listing {
     struct store_page page;
@@ -26,8 +25,8 @@ static bool begin_listing(struct request *r, const struct query *extra)
     r->free_state = free;
     int64_t limit = PAGE_DEFAULT;
     struct query queries[] = {
-        {"limit", QUERY_INTEGER, 1, PAGE_MOST, &limit},
-        {"cursor", QUERY_INTEGER, 1, INT64_MAX, &l->page.cursor},
+        {"limit", &limit},
+        {"cursor", &l->page.cursor},
         extra ? *extra : (struct query){0},
     };
     if (!request_query(r, queries, extra ? 3 : 2))
@@ -71,7 +70,7 @@ static struct err *read_tasks(struct store_tx *tx, struct request *r)
 void route_tasks(struct request *r)
 {
     int64_t job_id = 0;
-    const struct query job = {"job_id", QUERY_INTEGER, 1, INT64_MAX, &job_id};
+    const struct query job = {"job_id", &job_id};
     if (!begin_listing(r, &job))
         return;
     struct listing *l = r->state;
@@ -109,4 +108,25 @@ void route_nodes(struct request *r)
 {
     if (request_query(r, NULL, 0))
         request_read(r, read_nodes);
+}
+
+static struct err *read_checkpoints(struct store_tx *tx, struct request *r)
+{
+    struct listing *l = r->state;
+    struct store_job job;
+    struct store_checkpoints checkpoints;
+    TRY(store_job_get(tx, r->id, &job));
+    TRY(store_checkpoints_list(tx, r->id, &l->page, &checkpoints));
+    cJSON *items = cJSON_CreateArray();
+    for (size_t i = 0; i < checkpoints.count; i++)
+        doc_push(items, present_checkpoint(&checkpoints.items[i]));
+    int64_t last = checkpoints.count ? checkpoints.items[checkpoints.count - 1].id : 0;
+    request_reply_json(r, 200, present_page("checkpoints", items, checkpoints.more, last));
+    return NULL;
+}
+
+void route_job_checkpoints(struct request *r)
+{
+    if (begin_listing(r, NULL))
+        request_read(r, read_checkpoints);
 }

@@ -1,27 +1,21 @@
 /* POST /v1/jobs.
  *
  * Three steps: the pool checks the spec and all that it names (and answers, if anything is wrong,
- * with everything that is), the writer inserts the job, and the daemon is told. With an
- * Idempotency-Key the answer is kept in the same transaction, so that a repetition gets it again
- * and never a second job.
+ * with everything that is), the writer inserts the job, and the daemon is told.
  */
-#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/again.h"
 #include "api/doc.h"
 #include "api/dryrun.h"
 #include "api/inputs.h"
 #include "api/present.h"
 #include "api/routes.h"
 #include "daemon/plan/plan.h"
-#include "store/idempotency.h"
 
 #define SPEC_BYTES ((size_t)512 << 10) /* a resolved spec travels to its workers in one line */
-#define KEY_BYTES 255
-#define KEY_LIFE_S (24 * 3600.0)
-#define ENDPOINT "POST /v1/jobs"
 
 struct submission {
     cJSON *json;
@@ -29,8 +23,6 @@ struct submission {
     struct problems problems;
     bool dry_run;
     char *resolved; /* the spec as text */
-    char *key;      /* Idempotency-Key, or NULL */
-    uint8_t hash[STORE_REQUEST_HASH_BYTES];
 };
 
 static void free_submission(void *state)
@@ -40,7 +32,6 @@ static void free_submission(void *state)
     spec_free(&s->spec);
     problems_free(&s->problems);
     free(s->resolved);
-    free(s->key);
     free(s);
 }
 
@@ -188,98 +179,38 @@ static struct err *check_spec(struct request *r)
 
 /* ---- Writing ---- */
 
-static struct store_idempotency question(const struct submission *s)
-{
-    struct store_idempotency q = {.key = s->key, .principal = "", .endpoint = ENDPOINT};
-    memcpy(q.request_hash, s->hash, sizeof s->hash);
-    return q;
-}
-
-/* Answers as before, if this request came before. */
-static struct err *answer_again(struct store_tx *tx, struct request *r, bool *found)
-{
-    struct submission *s = r->state;
-    *found = false;
-    if (!s->key)
-        return NULL;
-    struct store_idempotency q = question(s), answer;
-    TRY(store_idempotency_get(tx, &q, store_now(), found, &answer));
-    if (*found) {
-        request_reply_text(r, (int)answer.status, "application/json", strdup(answer.body));
-        if (answer.location)
-            request_header(r, "Location", "%s", answer.location);
-    }
-    return NULL;
-}
-
-static struct err *keep_answer(struct store_tx *tx, struct request *r, double now_s)
-{
-    struct submission *s = r->state;
-    if (!s->key)
-        return NULL;
-    if (r->status != 201)
-        return err_no_memory();
-    struct store_idempotency answer = question(s);
-    answer.status = r->status;
-    answer.body = r->reply;
-    answer.location = r->headers[0].value;
-    answer.created_s = now_s;
-    answer.expires_s = now_s + KEY_LIFE_S;
-    return store_idempotency_put(tx, &answer);
-}
-
 static struct err *insert(struct store_tx *tx, struct request *r)
 {
     struct submission *s = r->state;
     double now_s = store_now();
-    bool found;
     int64_t id;
     cJSON *json;
-    request_clear_reply(r);
-    TRY(answer_again(tx, r, &found));
-    if (found)
-        return NULL;
-    TRY(store_idempotency_expire(tx, now_s));
     struct store_job job = {
         .name = s->spec.name,
         .spec_json = s->resolved,
         .device = s->spec.device == SPEC_DEVICE_CUDA ? "cuda" : "cpu",
         .world = spec_world_size(&s->spec),
         .steps = s->spec.steps,
+        .created_by = r->principal[0] ? r->principal : NULL,
     };
     TRY(store_job_insert(tx, &job, now_s, &id));
     TRY(present_job_whole(tx, id, &json));
     request_reply_json(r, 201, json);
     request_header(r, "Location", "/v1/jobs/%lld", (long long)id);
-    return keep_answer(tx, r, now_s);
+    return NULL;
 }
 
 static void go_insert(struct request *r)
 {
-    request_write(r, insert);
+    request_write_once(r, insert);
 }
 
 /* ---- The route ---- */
-
-static struct err *look_for_answer(struct store_tx *tx, struct request *r)
-{
-    bool found;
-    return answer_again(tx, r, &found);
-}
 
 static void go_check(struct request *r)
 {
     r->next = go_insert;
     request_work(r, check_spec);
-}
-
-static bool good_key(const char *key)
-{
-    size_t n = strlen(key);
-    for (size_t i = 0; i < n; i++)
-        if (key[i] < 0x21 || key[i] > 0x7e)
-            return false;
-    return n >= 1 && n <= KEY_BYTES;
 }
 
 void route_jobs_submit(struct request *r)
@@ -291,26 +222,13 @@ void route_jobs_submit(struct request *r)
     }
     r->state = s;
     r->free_state = free_submission;
-    const struct query queries[] = {{"dry_run", QUERY_BOOLEAN, 0, 0, &s->dry_run}};
+    const struct query queries[] = {{"dry_run", &s->dry_run}};
     if (!request_query(r, queries, 1) || !request_json(r, &s->json))
         return;
-    const char *key = request_get_header(r, "Idempotency-Key");
-    if (key && !good_key(key)) {
-        request_reply_problem(r, 400, "invalid-parameter", NULL,
-                              "Idempotency-Key must have 1 to %d printable ASCII characters.",
-                              KEY_BYTES);
-        return;
-    }
-    if (!key || s->dry_run) {
+    if (!r->key || s->dry_run) {
         go_check(r);
         return;
     }
-    crypto_generichash(s->hash, sizeof s->hash, (const unsigned char *)r->body, r->body_bytes, NULL,
-                       0);
-    if (!(s->key = strdup(key))) {
-        request_reply_err(r, err_no_memory());
-        return;
-    }
     r->next = go_check;
-    request_read(r, look_for_answer);
+    request_read(r, again_look);
 }

@@ -33,6 +33,7 @@ struct daemon {
     const struct config *config;
     uv_loop_t loop;
     uv_timer_t drain;
+    uv_signal_t sighup;
     char **roots; /* resolved */
     size_t root_count;
     char *url_path; /* file that tells where we listen */
@@ -229,6 +230,7 @@ static void close_all(struct daemon *d)
     uv_close((uv_handle_t *)&d->drain, NULL);
     uv_close((uv_handle_t *)&c->sigterm, NULL);
     uv_close((uv_handle_t *)&c->sigint, NULL);
+    uv_close((uv_handle_t *)&d->sighup, NULL);
 }
 
 static void on_drain(uv_timer_t *timer)
@@ -270,6 +272,13 @@ static void on_signal(uv_signal_t *handle, int signum)
     stop(d);
 }
 
+static void on_reload(uv_signal_t *handle, int signum)
+{
+    (void)signum;
+    struct daemon *d = handle->data;
+    api_reload(d->control.api);
+}
+
 /* ---- Start ---- */
 
 static void on_commit(void *user)
@@ -288,12 +297,34 @@ static struct err *write_url(struct daemon *d)
     return d->url_path ? file_replace(d->url_path, line, (size_t)n) : err_no_memory();
 }
 
+static struct err *open_api(struct daemon *d)
+{
+    struct control *c = &d->control;
+    const struct config *config = d->config;
+    char *backups = join(config->state_directory, "backups");
+    if (!backups)
+        return err_no_memory();
+    struct api_options options = {
+        .address = config->listen_address,
+        .port = config->listen_port,
+        .insecure = config->insecure,
+        .auth = config->auth,
+        .tls_certificate = config->tls_certificate,
+        .tls_key = config->tls_key,
+        .hosts = (const char *const *)config->hosts,
+        .host_count = config->host_count,
+        .requests_per_s = config->requests_per_s,
+        .backups_directory = backups,
+    };
+    struct err *err = api_open(&d->loop, c->async, &c->face, &options, &c->api);
+    free(backups);
+    return err;
+}
+
 static struct err *open_parts(struct daemon *d)
 {
     struct control *c = &d->control;
     struct line_handlers handlers = {.user = c, .message = hello_message, .closed = hello_closed};
-    struct api_options options = {.address = d->config->listen_address,
-                                  .port = d->config->listen_port};
     TRY(find_gpus(c));
     TRY(register_node(c));
     TRY(resolve_roots(d));
@@ -304,7 +335,7 @@ static struct err *open_parts(struct daemon *d)
     c->socket_path = join(d->config->runtime_directory, "worker.sock");
     if (!c->socket_path)
         return err_no_memory();
-    TRY(api_open(&d->loop, c->async, &c->face, &options, &c->api));
+    TRY(open_api(d));
     TRY(write_url(d));
     TRY(adopt_runs(c));
     TRY(line_server_open(&d->loop, c->socket_path, &handlers, &c->lines));
@@ -318,9 +349,11 @@ static void watch_signals(struct daemon *d)
     uv_timer_init(&d->loop, &d->drain);
     uv_signal_init(&d->loop, &c->sigterm);
     uv_signal_init(&d->loop, &c->sigint);
-    d->drain.data = c->sigterm.data = c->sigint.data = d;
+    uv_signal_init(&d->loop, &d->sighup);
+    d->drain.data = c->sigterm.data = c->sigint.data = d->sighup.data = d;
     uv_signal_start(&c->sigterm, on_signal, SIGTERM);
     uv_signal_start(&c->sigint, on_signal, SIGINT);
+    uv_signal_start(&d->sighup, on_reload, SIGHUP);
 }
 
 static struct err *serve(struct daemon *d)
@@ -340,11 +373,30 @@ static struct err *serve(struct daemon *d)
         uv_close((uv_handle_t *)&d->drain, NULL);
         uv_close((uv_handle_t *)&c->sigterm, NULL);
         uv_close((uv_handle_t *)&c->sigint, NULL);
+        uv_close((uv_handle_t *)&d->sighup, NULL);
     }
     uv_run(&d->loop, UV_RUN_DEFAULT);
     uv_loop_close(&d->loop);
     if (d->url_path)
         unlink(d->url_path);
+    return err;
+}
+
+struct err *daemon_create_admin_token(const struct config *config, char token[API_TOKEN_BYTES],
+                                      char name[API_TOKEN_BYTES])
+{
+    struct store *store = NULL;
+    char *database = join(config->state_directory, "dllmd.db");
+    if (sodium_init() < 0)
+        return err_new(ERR_INTERNAL, "libsodium cannot be initialized");
+    umask(0027);
+    struct err *err = database ? directory_make(config->state_directory) : err_no_memory();
+    if (!err)
+        err = store_open(database, NULL, &store);
+    if (!err)
+        err = api_create_admin_token(store, token, name);
+    store_close(store);
+    free(database);
     return err;
 }
 

@@ -23,15 +23,26 @@ static void print_help(void)
           "                      the number of cores)\n"
           "  --worker FILE       the program dllm-worker\n"
           "  --check-config      check the settings, say what is wrong, and end\n"
+          "  --create-admin-token  make a token of the role admin, print it once,\n"
+          "                      and end; the daemon may be running\n"
           "  --version           print the version and end\n"
           "  --help              print this and end\n"
           "\n"
           "Flags win over the file. SIGTERM ends the daemon; its workers go on and\n"
-          "are found again by the next one.\n",
+          "are found again by the next one. SIGHUP reads the TLS certificate again.\n",
           stdout);
 }
 
-enum { OPT_CONFIG = 256, OPT_STATE, OPT_LISTEN, OPT_SLOTS, OPT_WORKER, OPT_CHECK, OPT_VERSION };
+enum {
+    OPT_CONFIG = 256,
+    OPT_STATE,
+    OPT_LISTEN,
+    OPT_SLOTS,
+    OPT_WORKER,
+    OPT_CHECK,
+    OPT_TOKEN,
+    OPT_VERSION
+};
 
 static const struct option options[] = {
     {"config", required_argument, NULL, OPT_CONFIG},
@@ -40,16 +51,32 @@ static const struct option options[] = {
     {"slots", required_argument, NULL, OPT_SLOTS},
     {"worker", required_argument, NULL, OPT_WORKER},
     {"check-config", no_argument, NULL, OPT_CHECK},
+    {"create-admin-token", no_argument, NULL, OPT_TOKEN},
     {"version", no_argument, NULL, OPT_VERSION},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
 
+/* The token alone on standard output, so that it can be taken from there. */
+static struct err *print_admin_token(const struct config *config)
+{
+    char token[API_TOKEN_BYTES], name[API_TOKEN_BYTES];
+    log_set_level(LOG_LEVEL_WARNING);
+    TRY(daemon_create_admin_token(config, token, name));
+    puts(token);
+    fprintf(stderr, "This is the token \"%s\" of the role admin; it is not shown again.\n", name);
+    if (!config->auth && (api_is_loopback(config->listen_address) || config->insecure))
+        fputs("With these settings the daemon asks nobody for a token: \"auth\": true\n"
+              "makes it.\n",
+              stderr);
+    return NULL;
+}
+
 /* Exit status: 0 fine, 1 the daemon failed, 2 wrong settings or flags. */
 int main(int argc, char **argv)
 {
     struct config_flags flags = {0};
-    bool check_only = false;
+    bool check_only = false, create_token = false;
     for (int c; (c = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
         switch (c) {
         case OPT_CONFIG:
@@ -69,6 +96,9 @@ int main(int argc, char **argv)
             break;
         case OPT_CHECK:
             check_only = true;
+            break;
+        case OPT_TOKEN:
+            create_token = true;
             break;
         case OPT_VERSION:
             puts("dllmd " DLLMD_VERSION);
@@ -93,6 +123,12 @@ int main(int argc, char **argv)
         status = 2;
     } else if (check_only) {
         puts("The settings are good.");
+    } else if (create_token) {
+        err = print_admin_token(&config);
+        if (err) {
+            fprintf(stderr, "dllmd: %s\n", err_message(err));
+            status = 1;
+        }
     } else {
         log_set_level(config.log_level);
         err = daemon_run(&config);

@@ -13,8 +13,9 @@
 #include "api/router.h"
 
 static const struct route table[] = {
-    {"GET", "/", NULL},       {"GET", "/a", NULL},          {"POST", "/a", NULL},
-    {"GET", "/a/{id}", NULL}, {"POST", "/a/{id}/go", NULL},
+    {.method = "GET", .pattern = "/"},           {.method = "GET", .pattern = "/a"},
+    {.method = "POST", .pattern = "/a"},         {.method = "GET", .pattern = "/a/{id}"},
+    {.method = "POST", .pattern = "/a/{id}/go"},
 };
 #define N (sizeof table / sizeof table[0])
 
