@@ -33,6 +33,9 @@ struct api_control {
 
     /* The database holds something new to act on: a job, an intent, a task. */
     void (*changed)(void *user);
+    /* The ranks of the job shall write a checkpoint behind their present step. False: none of them
+     * is there. */
+    bool (*checkpoint)(void *user, int64_t job_id);
     /* NULL: ready for work; otherwise a sentence that says why not. */
     const char *(*not_ready)(void *user);
     void (*counters)(void *user, struct api_counters *out);

@@ -1,4 +1,4 @@
-/* What is asked of jobs and tasks that exist: cancel, pause, resume.
+/* What is asked of jobs and tasks that exist: cancel, pause, resume, checkpoint.
  *
  * What is asked is an intent in the job's row. Where nothing of the job runs, the state follows in
  * the same transaction; otherwise control sees the intent and brings the state there. Asking twice
@@ -107,6 +107,44 @@ void route_job_resume(struct request *r)
 {
     if (request_query(r, NULL, 0))
         request_write_once(r, write_resume);
+}
+
+/* ---- A checkpoint on demand ---- */
+
+static struct err *check_running(struct store_tx *tx, struct request *r)
+{
+    struct store_job job;
+    TRY(store_job_get(tx, r->id, &job));
+    return job.state == STORE_JOB_RUNNING
+               ? NULL
+               : err_new(ERR_CONFLICT, "job %lld is %s: a checkpoint is written while it runs",
+                         (long long)job.id, store_job_state_name(job.state));
+}
+
+static struct err *reply_job(struct store_tx *tx, struct request *r)
+{
+    cJSON *json;
+    TRY(present_job_whole(tx, r->id, &json));
+    request_reply_json(r, 202, json);
+    return NULL;
+}
+
+static void go_checkpoint(struct request *r)
+{
+    if (r->control->checkpoint(r->control->user, r->id))
+        request_read(r, reply_job);
+    else
+        request_reply_problem(r, 409, "conflict", NULL,
+                              "No ranks of job %lld are there to write a checkpoint.",
+                              (long long)r->id);
+}
+
+void route_job_checkpoint(struct request *r)
+{
+    if (!request_query(r, NULL, 0))
+        return;
+    r->next = go_checkpoint;
+    request_read(r, check_running);
 }
 
 /* ---- Tasks ---- */

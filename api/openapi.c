@@ -111,8 +111,10 @@ static void add_responses(cJSON *operation, const struct route *route)
 /* "POST /v1/jobs/{id}/cancel" as "post_jobs_id_cancel". */
 static void operation_id(const struct route *route, char *out, size_t size)
 {
-    const char *path = strncmp(route->pattern, "/v1", 3) == 0 ? route->pattern + 3 : route->pattern;
-    snprintf(out, size, "%s%s", route->method, path);
+    const char *path = route->pattern;
+    if (strncmp(path, "/v1", 3) == 0)
+        path += 3;
+    snprintf(out, size, "%s%s", route->method, strcmp(path, "/") == 0 ? "/index" : path);
     size_t to = 0;
     for (const char *p = out; *p; p++) {
         if (*p == '/' || *p == '.')
@@ -120,8 +122,6 @@ static void operation_id(const struct route *route, char *out, size_t size)
         else if (*p != '{' && *p != '}')
             out[to++] = (char)tolower((unsigned char)*p);
     }
-    while (to && out[to - 1] == '_')
-        to--;
     out[to] = '\0';
 }
 

@@ -2,6 +2,7 @@
  * nobody's any more; where the daemon dies in between, asking again goes on from there. */
 #include <errno.h>
 #include <ftw.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -31,21 +32,39 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
     return remove(path) == 0 || errno == ENOENT ? 0 : -1;
 }
 
-/* In the pool. Links are removed, not followed. */
+/* Links are removed, not followed. */
+static struct err *remove_tree(const char *path)
+{
+    if (nftw(path, remove_one, DESCRIPTORS, FTW_DEPTH | FTW_PHYS) != 0 && errno != ENOENT)
+        return err_errno(errno, "cannot remove %s", path);
+    return NULL;
+}
+
+/* In the pool. First the name goes, at once, so that nobody finds half of what it stood for. */
 static struct err *remove_files(struct request *r)
 {
-    struct removal *removal = r->state;
-    if (nftw(removal->directory, remove_one, DESCRIPTORS, FTW_DEPTH | FTW_PHYS) != 0 &&
-        errno != ENOENT)
-        return err_errno(errno, "cannot remove %s", removal->directory);
-    return NULL;
+    const char *path = ((struct removal *)r->state)->directory;
+    const char *name = strrchr(path, '/');
+    char *away = NULL;
+    if (!name || asprintf(&away, "%.*s/.deleting-%s", (int)(name - path), path, name + 1) < 0)
+        return name ? err_no_memory() : err_new(ERR_INTERNAL, "%s is not absolute", path);
+    struct err *err = remove_tree(away);
+    if (!err && rename(path, away) != 0 && errno != ENOENT)
+        err = err_errno(errno, "cannot rename %s", path);
+    if (!err)
+        err = remove_tree(away);
+    free(away);
+    return err;
 }
 
 static struct err *delete_row(struct store_tx *tx, struct request *r)
 {
     struct removal *removal = r->state;
     request_clear_reply(r);
-    TRY(removal->delete (tx, r->id));
+    struct err *err = removal->delete (tx, r->id);
+    if (err && err_kind(err) != ERR_NOT_FOUND) /* somebody else may have done the last of it */
+        return err;
+    err_free(err);
     request_reply_nothing(r);
     return NULL;
 }

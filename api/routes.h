@@ -18,6 +18,7 @@ void route_jobs_submit(struct request *r);
 void route_job_cancel(struct request *r);
 void route_job_pause(struct request *r);
 void route_job_resume(struct request *r);
+void route_job_checkpoint(struct request *r);
 void route_task_cancel(struct request *r);
 /* history.c */
 void route_job_events(struct request *r);

@@ -176,6 +176,15 @@ static void on_changed(void *user)
     scheduler_wake(user);
 }
 
+static bool on_checkpoint(void *user, int64_t job_id)
+{
+    struct run *r = run_find(user, false, job_id);
+    if (!r || r->stop != STOP_NOT || r->paused || run_slots(r) < r->world)
+        return false;
+    run_checkpoint_now(r);
+    return true;
+}
+
 static const char *not_ready(void *user)
 {
     const struct control *c = user;
@@ -212,6 +221,7 @@ static void make_face(struct daemon *d)
         .roots = (const char *const *)d->roots,
         .root_count = d->root_count,
         .changed = on_changed,
+        .checkpoint = on_checkpoint,
         .not_ready = not_ready,
         .counters = count,
     };

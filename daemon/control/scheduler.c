@@ -14,6 +14,7 @@
 #include "daemon/control/control.h"
 #include "daemon/control/survey.h"
 #include "store/jobs.h"
+#include "store/nodes.h"
 #include "store/tasks.h"
 
 #define RETRY_MS 1000
@@ -21,8 +22,9 @@
 
 struct scheduler {
     uv_timer_t timer;
-    bool busy;  /* a pass is on */
-    bool again; /* woken meanwhile */
+    bool busy;     /* a pass is on */
+    bool again;    /* woken meanwhile */
+    bool draining; /* this node gets no new work */
     int actions;
     struct async_item item;
     struct survey survey;
@@ -188,6 +190,9 @@ struct room {
 
 static void look_for_room(const struct control *c, struct room *room)
 {
+    *room = (struct room){0};
+    if (c->scheduler->draining)
+        return;
     *room = (struct room){.slots = c->config->slots, .gpus = c->gpus};
     for (const struct run *r = c->runs; r; r = r->next) {
         if (r->gpu < 0)
@@ -269,6 +274,9 @@ static void serve(struct control *c)
 static struct err *read_survey(struct store_tx *tx, void *arg)
 {
     struct control *c = arg;
+    struct store_node node;
+    TRY(store_node_get(tx, c->node_id, &node));
+    c->scheduler->draining = node.draining;
     return survey_read(tx, c->config, c->gpus, &c->scheduler->survey);
 }
 
