@@ -19,7 +19,7 @@
 #define DEFAULT_PORT 8470
 #define SLOTS_MOST 4096
 
-enum type { TEXT, ROOTS, HOSTS, INTEGER, NUMBER, SECONDS, BOOLEAN, LEVEL };
+enum type { TEXT, ROOTS, HOSTS, INTEGER, NUMBER, SECONDS, BOOLEAN, LEVEL, LAUNCHER };
 
 static const struct key {
     const char *name;
@@ -42,6 +42,7 @@ static const struct key {
     KEY(state_directory, TEXT, 0, 0),
     KEY(runtime_directory, TEXT, 0, 0),
     KEY(roots, ROOTS, 0, 0),
+    KEY(launcher, LAUNCHER, 0, 0),
     KEY(worker, TEXT, 0, 0),
     KEY(cuda_plugin, TEXT, 0, 0),
     KEY(slots, INTEGER, 1, SLOTS_MOST),
@@ -145,6 +146,22 @@ static void read_level(struct config *c, const cJSON *item, struct problems *pro
     problems_add(problems, "/log_level", "must be \"debug\", \"info\", \"warning\" or \"error\"");
 }
 
+static void read_launcher(struct config *c, const cJSON *item, struct problems *problems)
+{
+    static const char *const launchers[] = {
+        [LAUNCH_AUTO] = "auto",
+        [LAUNCH_PLAIN] = "plain",
+        [LAUNCH_SYSTEMD] = "systemd",
+    };
+    for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
+        if (cJSON_IsString(item) && strcmp(item->valuestring, launchers[i]) == 0) {
+            c->launcher = (enum launch_choice)i;
+            return;
+        }
+    }
+    problems_add(problems, "/launcher", "must be \"auto\", \"plain\" or \"systemd\"");
+}
+
 static void read_key(struct config *c, const struct key *key, const cJSON *item,
                      struct problems *problems)
 {
@@ -189,6 +206,9 @@ static void read_key(struct config *c, const struct key *key, const cJSON *item,
             *(bool *)to = cJSON_IsTrue(item);
         else
             problems_add(problems, pointer, "must be true or false");
+        break;
+    case LAUNCHER:
+        read_launcher(c, item, problems);
         break;
     case LEVEL:
         read_level(c, item, problems);
@@ -297,6 +317,16 @@ static char *default_state(void)
     if (xdg && xdg[0] == '/')
         return join(xdg, "/dllmd");
     return home && home[0] == '/' ? join(home, "/.local/state/dllmd") : strdup("/var/lib/dllmd");
+}
+
+/* systemd's RuntimeDirectory=, unless the state lies elsewhere than systemd put it: two daemons do
+ * not share one. */
+static char *default_runtime(const struct config *c)
+{
+    const char *state = getenv("STATE_DIRECTORY"), *runtime = getenv("RUNTIME_DIRECTORY");
+    if (state && runtime && runtime[0] == '/' && strcmp(state, c->state_directory) == 0)
+        return strndup(runtime, strcspn(runtime, ":"));
+    return join(c->state_directory, "/run");
 }
 
 /* The first that exists of where an installation, and where a build, puts it; else the first. */
@@ -450,7 +480,7 @@ struct err *config_load(const struct config_flags *flags, struct config *out)
         make_absolute(&out->tls_certificate, "/tls_certificate", &problems);
         make_absolute(&out->tls_key, "/tls_key", &problems);
         if (!out->runtime_directory)
-            out->runtime_directory = join(out->state_directory, "/run");
+            out->runtime_directory = default_runtime(out);
         else
             make_absolute(&out->runtime_directory, "/runtime_directory", &problems);
         if (!out->roots)

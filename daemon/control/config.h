@@ -8,6 +8,7 @@
 
 #include "daemon/base/err.h"
 #include "daemon/base/log.h"
+#include "daemon/control/launch.h"
 
 struct config {
     char *listen_address;            /* numeric */
@@ -19,9 +20,10 @@ struct config {
     size_t host_count;
     double requests_per_s; /* of one address; 0: no limit */
     char *state_directory;
-    char *runtime_directory; /* socket of the workers; default: state_directory/run */
+    char *runtime_directory; /* socket of the workers; systemd's, else state_directory/run */
     char **roots;            /* resolved; under these lie the files that specs name */
     size_t root_count;
+    enum launch_choice launcher;
     char *worker;      /* the program dllm-worker */
     char *cuda_plugin; /* libdllm-cuda.so */
     int64_t slots;     /* ranks and tasks on the CPU at a time */

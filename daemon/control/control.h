@@ -38,6 +38,7 @@ struct run;
 struct meeting_sets;
 struct batch;
 struct scheduler;
+struct watchdog;
 
 enum member_state {
     MEMBER_LAUNCHING, /* there is no process yet, or it waits for its bootstrap */
@@ -115,6 +116,8 @@ struct control {
     struct api *api;
     struct api_control face;
     struct line_server *lines;
+    struct launcher *launcher; /* NULL: the plain way */
+    struct watchdog *watchdog; /* NULL: nobody asks for it */
     struct scheduler *scheduler;
     struct run *runs;
     char *socket_path;
@@ -137,6 +140,8 @@ struct run *run_create(struct control *c, bool is_task, int64_t id, int64_t atte
 void run_drop(struct run *r);
 /* A sentence's subject: "attempt 1 of job 2", "task 3". */
 void run_name(const struct run *r, char *out, size_t size);
+/* The name of its systemd unit's instance. */
+void run_instance(const struct member *m, char out[LAUNCH_INSTANCE_BYTES]);
 /* Orders all members to end; harder with time. Again: nothing new. */
 void run_stop(struct run *r, const char *reason);
 /* Its ranks shall write a checkpoint and end, however long that takes. Again: nothing new. */

@@ -23,6 +23,7 @@
 #include "daemon/base/log.h"
 #include "daemon/control/control.h"
 #include "daemon/control/directory.h"
+#include "daemon/control/watchdog.h"
 #include "store/nodes.h"
 
 #define DRAIN_MS 10
@@ -235,6 +236,7 @@ static void close_all(struct daemon *d)
     while (c->runs)
         run_drop(c->runs);
     scheduler_close(c);
+    watchdog_close(c);
     api_close(c->api);
     async_close(c->async);
     uv_close((uv_handle_t *)&d->drain, NULL);
@@ -340,6 +342,7 @@ static struct err *open_parts(struct daemon *d)
     TRY(resolve_roots(d));
     make_face(d);
     TRY(async_open(&d->loop, c->store, &c->async));
+    TRY(watchdog_open(c));
     async_on_commit(c->async, on_commit, c);
     TRY(scheduler_open(c));
     c->socket_path = join(d->config->runtime_directory, "worker.sock");
@@ -420,11 +423,14 @@ struct err *daemon_run(const struct config *config)
         return err_new(ERR_INTERNAL, "libsodium cannot be initialized");
     umask(0027);
     struct err *err = open_state(&d);
+    if (!err)
+        err = launcher_open(config->launcher, config->runtime_directory, &d.control.launcher);
     if (!err && uv_loop_init(&d.loop) != 0)
         err = err_new(ERR_INTERNAL, "the event loop cannot be made");
     else if (!err)
         err = serve(&d);
     store_close(d.control.store);
+    launcher_close(d.control.launcher);
     for (size_t i = 0; i < d.root_count; i++)
         free(d.roots[i]);
     free(d.roots);

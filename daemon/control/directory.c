@@ -16,7 +16,7 @@ struct err *directory_make(const char *path)
             continue;
         char end = *p;
         *p = '\0';
-        if (mkdir(copy, 0750) != 0 && errno != EEXIST)
+        if (mkdir(copy, 0770) != 0 && errno != EEXIST)
             err = err_errno(errno, "cannot make the directory %s", copy);
         *p = end;
         if (end == '\0')

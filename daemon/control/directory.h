@@ -4,7 +4,7 @@
 
 #include "daemon/base/err.h"
 
-/* Makes what is missing of an absolute path, mode 0750. */
+/* Makes what is missing of an absolute path, mode 0770 under the umask. */
 struct err *directory_make(const char *path);
 
 #endif

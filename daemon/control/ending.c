@@ -31,6 +31,7 @@ struct ending {
     cJSON *records; /* not committed yet */
     int64_t journal_at;
     cJSON *exit; /* the exit file; NULL: there is none */
+    int signal;  /* as member.signal */
     /* to be written */
     struct outcome outcome;
     char reason[1100];
@@ -122,8 +123,14 @@ static struct err *read_exit(struct ending *e)
 static struct err *read_remains(void *arg)
 {
     struct ending *e = arg;
+    struct member *m = e->member;
     TRY(read_journal(e));
-    return cJSON_GetArraySize(e->records) ? NULL : read_exit(e);
+    if (cJSON_GetArraySize(e->records))
+        return NULL;
+    char instance[LAUNCH_INSTANCE_BYTES];
+    run_instance(m, instance);
+    e->signal = launch_ended(m->run->control->launcher, instance);
+    return read_exit(e);
 }
 
 /* ---- Judging ---- */
@@ -240,6 +247,8 @@ static void after_remains(void *arg, struct err *err)
         records_replay(m, records);
         return;
     }
+    if (m->signal < 0)
+        m->signal = e->signal;
     judge(e);
     m->run->pending++;
     async_write(m->run->control->async, &e->item, write_end, e, after_end);

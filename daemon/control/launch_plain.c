@@ -7,13 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include "daemon/base/file.h"
-#include "daemon/control/directory.h"
-#include "daemon/control/launch.h"
-#include "daemon/control/process.h"
+#include "daemon/control/launch_ways.h"
 
 /* What a worker may see of our environment; the sanitizers' are for tests. */
 static const char *const kept[] = {
@@ -30,7 +26,7 @@ static const char *const kept[] = {
     "TSAN_OPTIONS",
 };
 #define KEPT (sizeof kept / sizeof kept[0])
-#define ENVIRONMENT (KEPT + 4)
+#define ENVIRONMENT (KEPT + LAUNCH_VARIABLES + 1)
 
 struct environment {
     char *items[ENVIRONMENT];
@@ -50,17 +46,16 @@ static bool add(struct environment *e, const char *name, const char *value)
 static struct err *make_environment(const struct launch *l, struct environment *e)
 {
     bool good = true;
-    char number[32];
     for (size_t i = 0; i < KEPT; i++) {
         const char *value = getenv(kept[i]);
         if (value)
             good = good && add(e, kept[i], value);
     }
-    snprintf(number, sizeof number, "%lld", (long long)l->threads);
-    good = good && add(e, "OPENBLAS_NUM_THREADS", number) && add(e, "OMP_NUM_THREADS", number);
-    if (l->gpu >= 0)
-        snprintf(number, sizeof number, "%lld", (long long)l->gpu);
-    good = good && add(e, "CUDA_VISIBLE_DEVICES", l->gpu >= 0 ? number : "");
+    char *variables[LAUNCH_VARIABLES];
+    good = launch_variables(l, variables) && good;
+    for (int i = 0; i < LAUNCH_VARIABLES; i++)
+        if (variables[i])
+            e->items[e->count++] = variables[i];
     return good ? NULL : err_no_memory();
 }
 
@@ -128,61 +123,11 @@ static struct err *start(const struct launch *l, struct launched *out, int log)
     return err;
 }
 
-struct err *launch_worker(const struct launch *l, struct launched *out)
+struct err *launch_plain(const struct launch *l, struct launched *out)
 {
     int log = -1;
-    *out = (struct launched){.pidfd = -1, .bootstrap = -1};
-    TRY(directory_make(l->directory));
     TRY(open_log(l, &log));
     struct err *err = start(l, out, log);
     close(log);
-    TRY(err);
-    /* Nobody else reaps our children, so the pid is still this one's. */
-    out->start_time = process_start_time(out->pid);
-    out->pidfd = process_open(out->pid, out->start_time);
-    if (out->pidfd >= 0 && out->start_time)
-        return NULL;
-    err = err_errno(errno, "cannot watch the process %d", (int)out->pid);
-    launch_abort(out);
     return err;
-}
-
-struct err *launch_go(struct launched *launched, const char *line)
-{
-    /* Less than a pipe holds: it never blocks. SIGPIPE is ignored by the daemon. */
-    struct err *err =
-        file_write_all(launched->bootstrap, "the worker's bootstrap", line, strlen(line));
-    close(launched->bootstrap);
-    launched->bootstrap = -1;
-    return err;
-}
-
-void launch_abort(struct launched *launched)
-{
-    if (launched->bootstrap >= 0)
-        close(launched->bootstrap);
-    if (launched->pidfd >= 0)
-        close(launched->pidfd);
-    if (launched->pid > 0) {
-        kill(launched->pid, SIGKILL);
-        waitpid(launched->pid, NULL, 0);
-    }
-    *launched = (struct launched){.pidfd = -1, .bootstrap = -1};
-}
-
-struct err *launch_clean(const char *directory, const char *name)
-{
-    static const char *const suffixes[] = {"journal", "exit"};
-    for (size_t i = 0; i < 2; i++) {
-        char *path = NULL;
-        if (asprintf(&path, "%s/%s.%s", directory, name, suffixes[i]) < 0)
-            return err_no_memory();
-        int rc = unlink(path);
-        struct err *err = rc != 0 && errno != ENOENT && errno != ENOTDIR
-                              ? err_errno(errno, "cannot remove %s", path)
-                              : NULL;
-        free(path);
-        TRY(err);
-    }
-    return NULL;
 }

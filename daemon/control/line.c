@@ -293,7 +293,9 @@ struct err *line_server_open(uv_loop_t *loop, const char *path,
     s->pipe.data = s;
     s->open_handles = 1;
     unlink(path); /* of a daemon that is dead: the state directory is locked by us */
+    /* For our user; for our group too where that may share what we make (launch.h). */
     mode_t mask = umask(0177);
+    umask(mask | 0117);
     int rc = uv_pipe_bind(&s->pipe, path);
     umask(mask);
     if (rc == 0)

@@ -22,7 +22,8 @@ struct line_handlers {
     void (*closed)(void *user, struct line *line);
 };
 
-/* Listens at `path` (mode 0600); what lies there from a dead daemon is replaced. */
+/* Listens at `path` (for our user, and for our group if the umask lets it write); what lies there
+ * from a dead daemon is replaced. */
 struct err *line_server_open(uv_loop_t *loop, const char *path,
                              const struct line_handlers *handlers, struct line_server **out);
 /* Closes all lines (without `closed`), removes the socket; freed in the turns after. NULL is

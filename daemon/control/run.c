@@ -25,6 +25,12 @@ void run_name(const struct run *r, char *out, size_t size)
         snprintf(out, size, "attempt %lld of job %lld", (long long)r->attempt, (long long)r->job);
 }
 
+void run_instance(const struct member *m, char out[LAUNCH_INSTANCE_BYTES])
+{
+    const struct run *r = m->run;
+    launch_instance(r->is_task, r->is_task ? r->task : r->job, r->attempt, m->rank, out);
+}
+
 static void free_run(struct run *r)
 {
     for (int i = 0; r->members && i < r->world; i++)
@@ -170,7 +176,9 @@ static void signal_all(struct run *r, int signal)
         if (m->state != MEMBER_ALIVE || m->process.pidfd < 0)
             continue;
         m->killed = m->killed || signal == SIGKILL;
-        process_signal(m->process.pidfd, signal);
+        char instance[LAUNCH_INSTANCE_BYTES];
+        run_instance(m, instance);
+        launch_signal(r->control->launcher, r->control->loop, m->process.pidfd, instance, signal);
     }
 }
 

@@ -125,7 +125,11 @@ static struct err *launch_all(void *arg)
     struct run *r = arg;
     for (int i = 0; i < r->world; i++) {
         struct member *m = &r->members[i];
+        char instance[LAUNCH_INSTANCE_BYTES];
+        run_instance(m, instance);
         struct launch launch = {
+            .launcher = r->control->launcher,
+            .instance = instance,
             .program = r->control->config->worker,
             .directory = r->directory,
             .name = m->name,

@@ -1,11 +1,18 @@
 /* dllm-worker: one rank of a job, or one task. Started by dllmd, which gives it a descriptor to
  * read its identity and secret from (docs/worker-protocol.md); there is nothing to configure here.
+ *
+ * As a systemd unit (--unit) that descriptor is standard input, and standard output and error go to
+ * the journal until it knows whose log it writes.
  */
+#include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "daemon/base/log.h"
 #include "daemon/worker/link/link.h"
@@ -34,12 +41,14 @@ static void handle_signals(struct link *link)
 
 static int usage(FILE *to)
 {
-    fputs("usage: dllm-worker [--task]\n"
+    fputs("usage: dllm-worker [--task | --unit]\n"
           "\n"
           "One rank of a training job, or with --task one task. dllmd starts it and hands\n"
           "it its identity on descriptor 3; it is of no use by hand.\n"
           "\n"
           "  --task       run a task: prepare a dataset\n"
+          "  --unit       as a systemd unit: identity on standard input, rank or task\n"
+          "               as it says; the log is opened here\n"
           "  --version    print the version\n"
           "  --help       print this\n",
           to);
@@ -58,15 +67,49 @@ static void record_error(struct link *link, const struct err *e)
     err_free(failure);
 }
 
-static int run(bool is_task)
+/* Another descriptor of standard input, which becomes /dev/null. No thread runs yet. */
+static int take_stdin(void)
+{
+    unsetenv("JOURNAL_STREAM"); /* soon it is a file */
+    int fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, BOOTSTRAP_FD);
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (null >= 0)
+        dup2(null, STDIN_FILENO);
+    if (null > STDERR_FILENO)
+        close(null);
+    return fd;
+}
+
+/* What dllmd does for a worker that it starts itself. */
+static void open_log(const struct link_identity *identity)
+{
+    char path[4096], name[32] = "task";
+    if (!identity->is_task)
+        snprintf(name, sizeof name, "rank-%d", identity->rank);
+    snprintf(path, sizeof path, "%s/%s.log", identity->directory, name);
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
+    if (fd < 0) {
+        log_warning("cannot open %s, so this log stays here: %s", path, strerror(errno));
+        return;
+    }
+    dup2(fd, STDOUT_FILENO);
+    dup2(fd, STDERR_FILENO);
+    close(fd);
+}
+
+static int run(bool is_task, bool is_unit)
 {
     struct link *link;
     signal(SIGPIPE, SIG_IGN);
-    struct err *e = link_open(BOOTSTRAP_FD, CONNECT_TIMEOUT_S, &link);
+    struct err *e = link_open(is_unit ? take_stdin() : BOOTSTRAP_FD, CONNECT_TIMEOUT_S, &link);
     if (e) {
         log_error("cannot begin: %s", err_message(e));
         err_free(e);
         return EXIT_FAILURE;
+    }
+    if (is_unit) {
+        open_log(link_identity(link));
+        is_task = link_identity(link)->is_task;
     }
     handle_signals(link);
     bool stopped = false;
@@ -88,16 +131,20 @@ int main(int argc, char **argv)
 {
     static const struct option options[] = {
         {"task", no_argument, NULL, 't'},
+        {"unit", no_argument, NULL, 'u'},
         {"help", no_argument, NULL, 'h'},
         {"version", no_argument, NULL, 'v'},
         {0},
     };
-    bool is_task = false;
+    bool is_task = false, is_unit = false;
     int option;
     while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
         switch (option) {
         case 't':
             is_task = true;
+            break;
+        case 'u':
+            is_unit = true;
             break;
         case 'h':
             return usage(stdout);
@@ -108,5 +155,5 @@ int main(int argc, char **argv)
             return usage(stderr);
         }
     }
-    return optind < argc ? usage(stderr) : run(is_task);
+    return optind < argc ? usage(stderr) : run(is_task, is_unit);
 }

@@ -348,8 +348,11 @@ static struct err *take_name(struct artifact_writer *w, const char *hash)
     if (asprintf(&path, "%s/%s", w->parent, hash) < 0)
         return err_no_memory();
     struct err *e = NULL;
-    /* mkdtemp made it for us alone; the daemon and other jobs' workers read it too. */
-    if (chmod(w->path, 0755) != 0)
+    /* mkdtemp made it for us alone; the daemon, which removes it one day, and other jobs' workers
+     * may be other users of our group. */
+    mode_t mask = umask(0077);
+    umask(mask);
+    if (chmod(w->path, 0777 & ~mask) != 0)
         e = err_errno(errno, "%s", w->path);
     else if (rename(w->path, path) == 0) {
         free(w->path);
