@@ -24,6 +24,7 @@ static void add_memory(cJSON *json, const struct plan_estimate *e)
     doc_integer(memory, "activations", (int64_t)e->activations_bytes);
     doc_integer(memory, "exchange", (int64_t)e->exchange_bytes);
     doc_integer(memory, "loss", (int64_t)e->loss_bytes);
+    doc_integer(memory, "checkpoint", (int64_t)e->checkpoint_bytes);
     doc_integer(memory, "total", (int64_t)e->total_bytes);
 }
 

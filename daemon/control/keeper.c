@@ -195,7 +195,8 @@ static struct err *look_at_files(void *arg)
             continue;
         char *path = path_of(l, steps[i]);
         err = path ? check(l, path) : err_no_memory();
-        if (err && err_kind(err) == ERR_INVALID) { /* the others count all the same */
+        if (err && (err_kind(err) == ERR_INVALID || err_kind(err) == ERR_NOT_FOUND)) {
+            /* the others count all the same */
             log_error("%s: passed over", err_message(err));
             err_free(err);
             err = NULL;

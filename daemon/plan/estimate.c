@@ -54,8 +54,9 @@ static void estimate_parameters(const struct job_spec *spec, int64_t world, int6
     add(&out->gradients_bytes, p, gradient_bytes(spec, dtype_bytes), 1);
     add(&out->optimizer_bytes, s, 2 * 4, 1); /* two moments, fp32 */
     if (dtype_bytes < 4)
-        add(&out->optimizer_bytes, s, 4, 1); /* master weights */
-    if (world > 1)                           /* the reduce-scatter's scratch */
+        add(&out->optimizer_bytes, s, 4, 1);  /* master weights */
+    add(&out->checkpoint_bytes, s, 3 * 4, 1); /* a snapshot of weights and moments on the host */
+    if (world > 1)                            /* the reduce-scatter's scratch */
         add(&out->optimizer_bytes, s, world, gradient_bytes(spec, dtype_bytes));
 }
 
@@ -110,7 +111,8 @@ static struct err *estimate_memory(const struct job_spec *spec, const struct pla
     estimate_parameters(spec, (int64_t)shape->degree * spec->parallel.data, dtype_bytes, out);
     estimate_activations(spec, &capacity, dtype_bytes, out);
     const size_t parts[] = {out->weights_bytes,     out->gradients_bytes, out->optimizer_bytes,
-                            out->activations_bytes, out->exchange_bytes,  out->loss_bytes};
+                            out->activations_bytes, out->exchange_bytes,  out->loss_bytes,
+                            out->checkpoint_bytes};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (__builtin_add_overflow(out->total_bytes, parts[i], &out->total_bytes))
             out->total_bytes = SIZE_MAX;

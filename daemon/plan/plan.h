@@ -147,7 +147,7 @@ struct err *plan_capacity(const struct plan_shape *shape, int rank, const int64_
 struct plan_estimate {
     /* bytes a rank */
     size_t weights_bytes, gradients_bytes, optimizer_bytes, activations_bytes, exchange_bytes,
-        loss_bytes, total_bytes;
+        loss_bytes, checkpoint_bytes, total_bytes;
     /* bytes this rank receives per micro-batch: forward + backward (+ recomputation) over all
      * layers, and per optimizer step for gradients and weights */
     int64_t attention_wire_bytes, step_wire_bytes;

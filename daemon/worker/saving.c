@@ -53,7 +53,7 @@ struct err *saving_create(const struct saving_options *options, struct saving **
     engine_range(options->engine, &writer.begin, &writer.count);
     struct err *e = checkpoint_writer_create(&writer, &s->writer);
     if (!e && identity->rank == 0)
-        e = checkpoint_clean(options->directory, identity->attempt - 1);
+        e = checkpoint_clean(options->directory, identity->attempt); /* nobody has begun yet */
     if (e)
         saving_destroy(s);
     else

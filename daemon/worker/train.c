@@ -360,10 +360,16 @@ static struct err *save_if_due(struct run *run, int64_t step, const double *orde
     if (step == spec->steps || !begun || !(lease_over || pause))
         return NULL;
     struct err *failure = saving_finish(run->saving);
-    *end = lease_over || !failure;
-    if (lease_over)
+    if (lease_over) {
+        *end = true;
         return failure;
-    err_free(failure);
+    }
+    /* One rank may have failed where others did not: they agree on it. */
+    double failed[ENGINE_ORDERS] = {failure != NULL};
+    struct engine_sums none = {0};
+    err_free(failure); /* told already */
+    TRY(engine_finish_sums(run->engine, &none, failed));
+    *end = failed[0] == 0;
     return NULL;
 }
 

@@ -22,6 +22,14 @@ losses() {
 steps() {
     get "/v1/jobs/$1/metrics?keys=loss&points=10000" | jq -c '.series.loss.steps == [range(1; 121)]'
 }
+# wait_attempt ID N: until attempt N has begun
+wait_attempt() {
+    for _ in $(seq 600); do
+        [ "$(field "$1" '.attempts | length')" -ge "$2" ] && return
+        sleep 0.05
+    done
+    fail "job $1 does not begin attempt $2"
+}
 # saved ID: what lies in the job's directory
 saved() {
     ls -A "$state/jobs/$1/checkpoints" | tr '\n' ' '
@@ -41,8 +49,9 @@ same_as_calm "$calm" undisturbed
 id=$(submit killed "$filter")
 for step in 15 41 77; do
     wait_step "$id" $step
+    attempts=$(field "$id" '.attempts | length')
     kill -9 "$(pids "$id" | sed -n "$((step % 2 + 1))p")"
-    wait_state "$id" restarting >/dev/null
+    wait_attempt "$id" $((attempts + 1))
 done
 wait_state "$id" succeeded >/dev/null
 same_as_calm "$id" killed

@@ -364,7 +364,8 @@ static struct err *rank_sizes_memory(int rank, int world, const struct meeting *
     struct engine *engine = NULL;
     struct err *e = engine_create(&options, &engine);
     if (!e) {
-        double sizes[2] = {(double)estimate.total_bytes, (double)engine_memory_bytes(engine)};
+        double sizes[2] = {(double)(estimate.total_bytes - estimate.checkpoint_bytes),
+                           (double)engine_memory_bytes(engine)};
         ranks_result(sizes, sizeof sizes);
     }
     engine_destroy(engine);

@@ -44,7 +44,8 @@ static void estimates_as_summed_by_hand(void **state)
     /* 32 rows of 8 numbers as keys, gradients and scratch; 16 packed */
     assert_int_equal(e.exchange_bytes, 3 * 32 * 8 * 4 + 16 * 8 * 4);
     assert_int_equal(e.loss_bytes, 4 * 16 * 8 * 4 + 16 * 32 * 4);
-    assert_int_equal(e.total_bytes, 63744);
+    assert_int_equal(e.checkpoint_bytes, 724 * 12);
+    assert_int_equal(e.total_bytes, 63744 + 724 * 12);
     /* 16 rows of 32 bytes: two layers, the first again, and two layers of gradients */
     assert_int_equal(e.attention_wire_bytes, 16 * 32 * (2 + 1 + 2));
     assert_int_equal(e.step_wire_bytes, 724 * (4 + 4));
