@@ -32,6 +32,7 @@
 #define CONNECTIONS_OF_ONE 128                     /* address */
 #define CONNECTION_MEMORY_BYTES ((size_t)32 << 10) /* request line and headers */
 #define IDLE_TIMEOUT_S 60
+#define TLS_VERSIONS "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
 #define WRONG_TOKEN_COST 20            /* requests */
 #define LAST_TURNS 100                 /* of MHD when the server closes */
 #define DRAIN_BYTES ((size_t)16 << 20) /* of a body that is too big, before we hang up */
@@ -364,10 +365,6 @@ static void free_api(struct api *api)
 
 static struct err *start_http(struct api *api, int fd)
 {
-    struct MHD_OptionItem tls[] = {
-        {MHD_OPTION_HTTPS_CERT_CALLBACK2, (intptr_t)tls_retrieve, NULL},
-        {MHD_OPTION_END, 0, NULL},
-    };
     unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
     api->daemon = MHD_start_daemon(
         flags | (api->tls ? (unsigned)MHD_USE_TLS : 0), 0, NULL, NULL, on_request, api,
@@ -375,8 +372,9 @@ static struct err *start_http(struct api *api, int fd)
         MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
         (unsigned)CONNECTIONS_OF_ONE, MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_MEMORY_BYTES,
         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_TIMEOUT_S, MHD_OPTION_NOTIFY_COMPLETED,
-        on_completed, NULL, MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_ARRAY,
-        api->tls ? tls : &tls[1], MHD_OPTION_END);
+        on_completed, NULL, MHD_OPTION_STRICT_FOR_CLIENT, 1,
+        api->tls ? MHD_OPTION_HTTPS_CERT_CALLBACK2 : MHD_OPTION_END, tls_retrieve,
+        MHD_OPTION_HTTPS_PRIORITIES, TLS_VERSIONS, MHD_OPTION_END);
     return api->daemon ? NULL : err_new(ERR_INTERNAL, "the HTTP server cannot be started");
 }
 
