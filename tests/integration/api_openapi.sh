@@ -111,7 +111,10 @@ for _ in $(seq 100); do
 done
 check "a checkpoint is written" "$(answer '.checkpoints | length')" -ge 1
 get_metrics
-check "the step as a gauge" "$(grep -c "^dllmd_job_step{job_id=\"$id\",job_name=\"life\"} [1-9]" "$tmp/answer")" = 1
+for gauge in step loss learning_rate tokens_per_second; do
+    check "$gauge as a gauge" "$(grep -c "^dllmd_job_$gauge{job_id=\"$id\",job_name=\"life\"} [1-9]" \
+        "$tmp/answer")" = 1
+done
 post_jobs_id_pause "$id"
 check "pausing" "$status" = 200
 until_state paused
