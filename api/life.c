@@ -5,6 +5,7 @@
  * is no mistake.
  */
 #include "api/present.h"
+#include "api/reshape.h"
 #include "api/routes.h"
 
 #define TASKS_MOST 500
@@ -28,8 +29,10 @@ static struct err *cancel_tasks(struct store_tx *tx, int64_t job_id, double now_
     return NULL;
 }
 
-static struct err *cancel_job(struct store_tx *tx, const struct store_job *job, double now_s)
+static struct err *cancel_job(struct store_tx *tx, struct request *r, const struct store_job *job,
+                              double now_s)
 {
+    (void)r;
     if (job->state == STORE_JOB_CANCELLED)
         return NULL;
     TRY(store_job_set_intent(tx, job->id, STORE_INTENT_CANCEL, now_s));
@@ -40,23 +43,32 @@ static struct err *cancel_job(struct store_tx *tx, const struct store_job *job, 
     return cancel_tasks(tx, job->id, now_s);
 }
 
-static struct err *pause_job(struct store_tx *tx, const struct store_job *job, double now_s)
+static struct err *pause_job(struct store_tx *tx, struct request *r, const struct store_job *job,
+                             double now_s)
 {
+    (void)r;
     TRY(store_job_set_intent(tx, job->id, STORE_INTENT_PAUSE, now_s));
     if (job->state == STORE_JOB_PAUSED || !(STORE_JOB_MASK(job->state) & IDLE))
         return NULL;
     return store_job_transition(tx, job->id, IDLE, STORE_JOB_PAUSED, "paused on request", now_s);
 }
 
-static struct err *resume_job(struct store_tx *tx, const struct store_job *job, double now_s)
+static struct err *resume_job(struct store_tx *tx, struct request *r, const struct store_job *job,
+                              double now_s)
 {
+    bool answered = false;
+    if (r->body_bytes)
+        TRY(reshape(tx, r, job, &answered));
+    if (answered)
+        return NULL;
     TRY(store_job_set_intent(tx, job->id, STORE_INTENT_RUN, now_s));
     if (job->state != STORE_JOB_PAUSED)
         return NULL;
     return store_job_transition(tx, job->id, 0, STORE_JOB_QUEUED, "resumed on request", now_s);
 }
 
-typedef struct err *act_fn(struct store_tx *tx, const struct store_job *job, double now_s);
+typedef struct err *act_fn(struct store_tx *tx, struct request *r, const struct store_job *job,
+                           double now_s);
 
 static struct err *act(struct store_tx *tx, struct request *r, act_fn *fn)
 {
@@ -70,7 +82,10 @@ static struct err *act(struct store_tx *tx, struct request *r, act_fn *fn)
         if (!matches)
             return NULL;
     }
-    TRY(fn(tx, &job, store_now()));
+    request_clear_reply(r); /* this may run twice */
+    TRY(fn(tx, r, &job, store_now()));
+    if (r->status)
+        return NULL;
     TRY(present_job_whole(tx, r->id, &after));
     request_reply_json(r, 200, after);
     return NULL;

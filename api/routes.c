@@ -97,9 +97,13 @@ const struct route routes[] = {
      .pattern = "/v1/jobs/{id}/resume",
      .handler = route_job_resume,
      .role = ROUTE_SUBMIT,
-     .summary = "Lets a paused job go on: it queues again.",
+     .summary =
+         "Lets a paused job go on: it queues again. With a body: on other ranks or in another "
+         "mode; the curve stays the same.",
      .status = 200,
      .reply = "Job",
+     .body = "Resume",
+     .body_optional = true,
      .once = true,
      .match = true},
     {.method = "POST",

@@ -236,6 +236,16 @@ static const struct member token_request[] = {
     {"expires_in_s", "num", "Seconds from now; default: it does not expire.", true},
     {0},
 };
+static const struct member resume[] = {
+    {"parallel", "Parallel", "As in a spec; default: as before.", true},
+    {0},
+};
+static const struct member parallel[] = {
+    {"mode", "none,bp,cp,csbp", NULL, true},
+    {"degree", "int", "Ranks that share a sequence.", true},
+    {"data", "int", "Groups that train side by side.", true},
+    {0},
+};
 static const struct member health[] = {
     {"status", "ok", NULL, false},
     {"version", "text", NULL, false},
@@ -317,6 +327,7 @@ static const struct {
     {"NewToken", new_token},
     {"Node", node},
     {"Nodes", nodes},
+    {"Parallel", parallel},
     {"Plan", plan_answer},
     {"PlanDetail", plan_detail},
     {"PlanMode", plan_mode},
@@ -325,6 +336,7 @@ static const struct {
     {"ProblemItem", problem_item},
     {"Progress", progress},
     {"Readiness", readiness},
+    {"Resume", resume},
     {"Series", series},
     {"Task", task},
     {"TaskPage", task_page},

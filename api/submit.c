@@ -11,6 +11,7 @@
 #include "api/doc.h"
 #include "api/dryrun.h"
 #include "api/inputs.h"
+#include "api/place.h"
 #include "api/present.h"
 #include "api/routes.h"
 #include "daemon/plan/plan.h"
@@ -78,37 +79,6 @@ static void merge(struct problems *into, const struct problems *from, bool no_co
     into->lost += from->lost;
 }
 
-static void choose_parallel(struct submission *s, const struct api_control *control, int slots)
-{
-    struct job_spec *spec = &s->spec;
-    struct err *err =
-        plan_choose(spec, slots, control->slot_bytes, spec->device == SPEC_DEVICE_CUDA ? 2 : 4,
-                    &spec->parallel.mode, &spec->parallel.degree, &spec->parallel.data);
-    spec->parallel.automatic = false;
-    if (err)
-        problems_add(&s->problems, "/parallel", "%s", err_message(err));
-    err_free(err);
-}
-
-static void check_place(struct submission *s, const struct api_control *control)
-{
-    struct job_spec *spec = &s->spec;
-    if (spec->device == SPEC_DEVICE_AUTO)
-        spec->device = control->no_cuda ? SPEC_DEVICE_CPU : SPEC_DEVICE_CUDA;
-    if (spec->device == SPEC_DEVICE_CUDA && control->no_cuda)
-        problems_add(&s->problems, "/device", "cannot be cuda here: %s", control->no_cuda);
-    bool cuda = spec->device == SPEC_DEVICE_CUDA;
-    int64_t slots = cuda ? control->gpu_slots : control->cpu_slots;
-    if (spec->parallel.automatic)
-        choose_parallel(s, control, (int)slots);
-    int world = spec_world_size(spec);
-    if (world > slots && !(cuda && control->no_cuda))
-        problems_add(&s->problems, "/parallel/degree",
-                     "degree %d x data %d needs %d %s, but this node has %lld",
-                     spec->parallel.degree, spec->parallel.data, world, cuda ? "GPUs" : "slots",
-                     (long long)slots);
-}
-
 /* Fills s->spec; problems say what is wrong. */
 static void check(struct submission *s, const struct api_control *control)
 {
@@ -131,7 +101,7 @@ static void check(struct submission *s, const struct api_control *control)
     if (directory && !s->spec.model.random_init)
         inputs_check_weights(control, "/model/path", directory, &s->spec.model.config,
                              &s->problems);
-    check_place(s, control);
+    place_check(control, &s->spec, &s->problems);
 }
 
 static struct err *reply_plan(struct request *r, cJSON *resolved)

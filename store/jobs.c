@@ -240,6 +240,25 @@ struct err *store_job_set_dataset(struct store_tx *tx, int64_t id, int64_t datas
     return expect_job(id, changed);
 }
 
+struct err *store_job_set_spec(struct store_tx *tx, int64_t id, const char *spec_json,
+                               int64_t world, double now_s)
+{
+    int64_t changed;
+    TRY(store_change(tx, "write a job's spec", &changed,
+                     "UPDATE jobs SET spec_json = ?2, world = ?3, updated_s = ?4,"
+                     " version = version + 1 WHERE id = ?1",
+                     V_INT(id), V_TEXT(spec_json), V_INT(world), V_REAL(now_s)));
+    TRY(expect_job(id, changed));
+    struct store_event event = {
+        .job_id = id,
+        .rank = -1,
+        .time_s = now_s,
+        .type = "spec",
+        .message = "its parallelism was changed",
+    };
+    return store_event_insert(tx, &event, NULL);
+}
+
 struct err *store_job_set_restarts(struct store_tx *tx, int64_t id, int64_t restarts,
                                    double not_before_s, double now_s)
 {

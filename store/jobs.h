@@ -94,6 +94,9 @@ struct err *store_job_set_intent(struct store_tx *tx, int64_t id, enum store_int
                                  double now_s);
 struct err *store_job_set_dataset(struct store_tx *tx, int64_t id, int64_t dataset_id,
                                   double now_s);
+/* Another resolved spec, of so many ranks, and a "spec" event. */
+struct err *store_job_set_spec(struct store_tx *tx, int64_t id, const char *spec_json,
+                               int64_t world, double now_s);
 /* Sets restarts and not_before_s. */
 struct err *store_job_set_restarts(struct store_tx *tx, int64_t id, int64_t restarts,
                                    double not_before_s, double now_s);

@@ -100,4 +100,35 @@ done
 wait_state "$id" succeeded >/dev/null
 same_as_calm "$id" everybody
 
+# Resumed in other modes and on other numbers of ranks: the same curve within summation order.
+id=$(submit moved "$filter")
+step=10
+for parallel in '{mode: "csbp", degree: 4}' '{mode: "none"}' '{mode: "cp", degree: 2, data: 2}'; do
+    step=$((step + 25))
+    wait_step "$id" $step
+    post "/v1/jobs/$id/pause" >/dev/null
+    wait_state "$id" paused >/dev/null
+    jq -n "{parallel: $parallel}" | post "/v1/jobs/$id/resume" --json @- >"$tmp/answer.json"
+    check "it goes on as $parallel" "$(jq -r .state "$tmp/answer.json")" = queued
+done
+wait_state "$id" succeeded >/dev/null
+check "moved: every step once" "$(steps "$id")" = true
+check "moved: its ranks" "$(field "$id" '[.attempts[].workers | length] | map(tostring) | join(" ")')" = \
+    "2 4 1 4"
+check "moved: the same losses" "$(jq -n --argjson a "$(losses "$id")" --argjson b "$(losses "$calm")" \
+    '[$a, $b] | transpose | map((.[0] - .[1]) / .[1] | fabs) | max < 1e-3')" = true
+id=$(submit stuck "$filter | .steps = 100000")
+wait_step "$id" 3
+post "/v1/jobs/$id/pause" >/dev/null
+wait_state "$id" paused >/dev/null
+for wrong in '{parallel: {degree: 3, data: 3}}' '{parallel: "some"}' '{steps: 3}' \
+    '{parallel: {mode: "none", degree: 2}}'; do
+    jq -n "$wrong" | post "/v1/jobs/$id/resume" --json @- >"$tmp/answer.json"
+    check "$wrong is refused" "$(jq '.status == 422 and (.errors | length > 0)' "$tmp/answer.json")" = \
+        true
+    check "$wrong changes nothing" "$(field "$id" .state)" = paused
+done
+post "/v1/jobs/$id/cancel" >/dev/null
+wait_state "$id" cancelled >/dev/null
+
 finish
