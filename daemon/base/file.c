@@ -125,3 +125,19 @@ struct err *file_replace(const char *path, const void *bytes, size_t length)
     free(partial);
     return e ? e : file_sync_parent(path);
 }
+
+struct err *file_expect_unmoved(const char *path)
+{
+    char *now = realpath(path, NULL);
+    if (!now)
+        return errno == ENOENT ? err_new(ERR_NOT_FOUND, "%s does not exist any more", path)
+                               : err_errno(errno, "cannot resolve %s", path);
+    struct err *e = strcmp(now, path)
+                        ? err_new(ERR_INVALID,
+                                  "%s leads to %s since the job was submitted: submit "
+                                  "it again if that is meant",
+                                  path, now)
+                        : NULL;
+    free(now);
+    return e;
+}

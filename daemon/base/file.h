@@ -17,6 +17,10 @@ struct err *file_replace(const char *path, const void *bytes, size_t length);
 /* All of it, however often write(2) is interrupted. `path` is for the message. */
 struct err *file_write_all(int fd, const char *path, const void *bytes, size_t length);
 
+/* `path` was resolved before: that no part of it has become a link since, which would lead
+ * elsewhere. ERR_INVALID, or ERR_NOT_FOUND where it is gone. */
+struct err *file_expect_unmoved(const char *path);
+
 /* fsync of a directory, which makes the names in it durable. */
 struct err *file_sync_directory(const char *path);
 /* Likewise of the directory that holds `path`. */

@@ -1,5 +1,6 @@
 #include "daemon/worker/engine.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -248,6 +249,12 @@ struct err *engine_update(struct engine *e, double denominator, const struct ada
     TRY(zero1_reduce(e->zero1));
     TRY(zero1_norm(e->zero1, &norm));
     norm /= denominator;
+    if (!isfinite(norm))
+        return err_new(
+            ERR_INVALID,
+            "the gradient's norm is %f: the weights were finite no more, or the data "
+            "sent them there; a lower optimizer.lr or an optimizer.max_grad_norm may help",
+            norm);
     double clip = max_grad_norm > 0 ? max_grad_norm / (norm + CLIP_EPS) : 1.0;
     struct adamw o = *options;
     o.grad_scale = (float)((clip < 1.0 ? clip : 1.0) / denominator);

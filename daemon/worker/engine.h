@@ -65,7 +65,8 @@ struct err *engine_accumulate(struct engine *e, const struct batch *batch,
 struct err *engine_finish_sums(struct engine *e, struct engine_sums *sums, double *orders);
 
 /* options: all but grad_scale. max_grad_norm 0: no clipping. *grad_norm: of gradient / N, before
- * clipping. N = 0 is the caller's to see: this must not be called then. */
+ * clipping; one that is not finite is ERR_INVALID, and nothing is updated. N = 0 is the caller's to
+ * see: this must not be called then. */
 struct err *engine_update(struct engine *e, double denominator, const struct adamw *options,
                           float max_grad_norm, double *grad_norm);
 

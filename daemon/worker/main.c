@@ -20,6 +20,7 @@
 #include "daemon/worker/train.h"
 
 #define BOOTSTRAP_FD 3
+#define EXIT_NOT_BEGUN 75 /* EX_TEMPFAIL: nobody said who it is, or the daemon was not there */
 #define CONNECT_TIMEOUT_S 60.0
 #define GOODBYE_TIMEOUT_S 30.0
 
@@ -105,7 +106,7 @@ static int run(bool is_task, bool is_unit)
     if (e) {
         log_error("cannot begin: %s", err_message(e));
         err_free(e);
-        return EXIT_FAILURE;
+        return EXIT_NOT_BEGUN;
     }
     if (is_unit) {
         open_log(link_identity(link));

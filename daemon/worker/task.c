@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "daemon/base/clock.h"
+#include "daemon/base/file.h"
 #include "daemon/worker/data/prepare.h"
 
 /* Progress is a record: not more of them than somebody watching wants. */
@@ -64,6 +65,7 @@ static struct err *prepare(struct link *link, const cJSON *task)
     if (!options.path || !options.format || !options.field || !options.tokenizer ||
         !options.datasets_directory)
         return err_new(ERR_INTERNAL, "the daemon's prepare task lacks a parameter");
+    TRY(file_expect_unmoved(options.path));
     struct prepare_result result;
     TRY(prepare_run(&options, &result));
     struct err *e = record_prepared(link, &result);

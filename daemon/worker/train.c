@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "daemon/base/clock.h"
+#include "daemon/base/file.h"
 #include "daemon/plan/spec.h"
 #include "daemon/worker/comm/comm.h"
 #include "daemon/worker/data/dataset.h"
@@ -91,7 +92,9 @@ static struct err *load_weights(struct run *run)
     char *path;
     if (asprintf(&path, "%s/model.safetensors", run->spec.model.path) < 0)
         return err_no_memory();
-    struct err *e = engine_load(run->engine, path);
+    struct err *e = file_expect_unmoved(run->spec.model.path);
+    if (!e)
+        e = engine_load(run->engine, path);
     free(path);
     return e;
 }
@@ -288,6 +291,10 @@ static struct err *step_once(struct run *run, int64_t step, cJSON *metrics, doub
     }
     read_orders(run, orders);
     TRY(engine_finish_sums(run->engine, &sums, orders));
+    if (!isfinite(sums.loss))
+        return err_new(ERR_INVALID,
+                       "step %" PRId64 ": the loss is %f: the weights are not finite%s", step,
+                       sums.loss, step == run->done + 1 ? ", already as they were loaded" : "");
     if (sums.denominator > 0) {
         struct err *e = update(run, step, &sums, metrics);
         if (e)

@@ -66,6 +66,31 @@ wait_state "$id" succeeded >/dev/null
 check "attempts" "$(field "$id" '.attempts | length')" = 2
 check "the same losses after a restart" "$(losses "$id")" = "$(losses "$calm")"
 
+# Training that diverges ends with the step, and is not tried again.
+id=$(submit diverging "$filter | .optimizer = {lr: 1e30, max_grad_norm: 0} | .restart.max = 3")
+wait_state "$id" failed >/dev/null
+case "$(field "$id" .reason)" in
+*step\ *nan* | *step\ *inf*) ;;
+*) fail "the reason names no step: $(field "$id" .reason)" ;;
+esac
+check "attempts of what diverges" "$(field "$id" '.attempts | length')" = 1
+
+# A path that leads elsewhere by the time that it is read.
+cp "$tmp/data/train.jsonl" "$tmp/data/other.jsonl"
+hog=$(submit hog "$filter | .parallel.degree = 4 | .steps = 100000")
+wait_step "$hog" 1
+id=$(submit moved "$filter | .data.path = \"$tmp/data/other.jsonl\"")
+mkdir -p "$tmp/elsewhere"
+mv "$tmp/data/other.jsonl" "$tmp/elsewhere/other.jsonl"
+ln -s "$tmp/elsewhere/other.jsonl" "$tmp/data/other.jsonl"
+post "/v1/jobs/$hog/cancel" >/dev/null
+wait_state "$id" failed >/dev/null
+case "$(field "$id" .reason)" in
+*other.jsonl\ leads\ to*) ;;
+*) fail "the reason names no path: $(field "$id" .reason)" ;;
+esac
+rm "$tmp/data/other.jsonl"
+
 # Data that turns out wrong while it is prepared.
 printf '{"text": "fine"}\n{"text": 7}\n' >"$tmp/data/train.jsonl"
 id=$(submit wrong "$filter")

@@ -78,6 +78,7 @@ static void full_disk_is_an_error_and_no_torn_record(void **state)
     tight = before;
     tight.rlim_cur = 10 * 100;
     setrlimit(RLIMIT_FSIZE, &tight);
+    link_signal_stop(l); /* who shall end does not wait for room */
     struct err *e = NULL, *again = NULL;
     int written = 10;
     while (!again && written < 100) { /* fails twice */
@@ -96,6 +97,36 @@ static void full_disk_is_an_error_and_no_torn_record(void **state)
     record_steps(l, written + 1, written + 10);
     link_close(l, "done", NULL, PATIENCE_S);
     assert_steps(&d, written + 10);
+    fake_daemon_stop(&d);
+}
+
+static void *make_room(void *user)
+{
+    usleep(1200000);
+    setrlimit(RLIMIT_FSIZE, user);
+    return NULL;
+}
+
+/* A run outlives a disk that is full for a while. */
+static void full_disk_is_waited_for(void **state)
+{
+    (void)state;
+    struct fake_daemon d;
+    struct rlimit before, tight;
+    pthread_t thread;
+    fake_daemon_start(&d, 1, NULL, NULL);
+    struct link *l = open_link(&d, 0);
+    getrlimit(RLIMIT_FSIZE, &before);
+    signal(SIGXFSZ, SIG_IGN);
+    record_steps(l, 1, 10);
+    tight = before;
+    tight.rlim_cur = 10;
+    setrlimit(RLIMIT_FSIZE, &tight);
+    pthread_create(&thread, NULL, make_room, &before);
+    record_steps(l, 11, 20);
+    pthread_join(thread, NULL);
+    link_close(l, "done", NULL, PATIENCE_S);
+    assert_steps(&d, 20);
     fake_daemon_stop(&d);
 }
 
@@ -428,6 +459,7 @@ int main(void)
         cmocka_unit_test(torn_end_of_a_journal_is_cut_off),
         cmocka_unit_test(journal_that_is_none_is_refused),
         cmocka_unit_test(full_disk_is_an_error_and_no_torn_record),
+        cmocka_unit_test(full_disk_is_waited_for),
         cmocka_unit_test(killed_worker_leaves_all_its_records),
         cmocka_unit_test(wrong_bootstraps_are_errors),
         cmocka_unit_test(nonsense_costs_the_connection_only),

@@ -19,6 +19,8 @@
 
 #define POST_BYTES ((size_t)1 << 16)
 #define BASE64 sodium_base64_VARIANT_ORIGINAL
+#define DISK_PATIENCE_S 240.0
+#define DISK_RETRY_NS 500000000L
 
 double link_now_s(void)
 {
@@ -257,6 +259,31 @@ static struct err *append(struct link *l, const char *kind, const char *fields)
     return e;
 }
 
+static struct err *append_once(struct link *l, const char *kind, const char *text)
+{
+    pthread_mutex_lock(&l->mutex);
+    struct err *e = l->refused ? link_refusal(l) : append(l, kind, text);
+    pthread_mutex_unlock(&l->mutex);
+    return e;
+}
+
+/* A disk that is full for a while costs no run: the record waits, and with it the rank, though for
+ * a shorter time than the other ranks wait for it in a collective. */
+static struct err *append_patiently(struct link *l, const char *kind, const char *text)
+{
+    double end_s = link_now_s() + DISK_PATIENCE_S;
+    struct err *e = append_once(l, kind, text);
+    if (e && err_kind(e) == ERR_IO)
+        log_warning("%s; waiting for the disk", err_message(e));
+    while (e && err_kind(e) == ERR_IO && link_now_s() < end_s && !(link_orders(l) & LINK_STOP)) {
+        const struct timespec pause = {.tv_nsec = DISK_RETRY_NS};
+        err_free(e);
+        nanosleep(&pause, NULL);
+        e = append_once(l, kind, text);
+    }
+    return e;
+}
+
 struct err *link_record(struct link *l, const char *kind, cJSON *fields)
 {
     struct err *e = cJSON_IsObject(fields) ? name_non_finite(fields) : err_no_memory();
@@ -265,9 +292,7 @@ struct err *link_record(struct link *l, const char *kind, cJSON *fields)
     if (!e && !text)
         e = err_no_memory();
     if (!e) {
-        pthread_mutex_lock(&l->mutex);
-        e = l->refused ? link_refusal(l) : append(l, kind, text);
-        pthread_mutex_unlock(&l->mutex);
+        e = append_patiently(l, kind, text);
         link_wake(l);
     }
     cJSON_free(text);
