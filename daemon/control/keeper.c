@@ -21,9 +21,9 @@
 
 #include "daemon/base/log.h"
 #include "daemon/control/control.h"
-#include "daemon/worker/checkpoint/digest.h"
-#include "daemon/worker/checkpoint/directory.h"
-#include "daemon/worker/checkpoint/manifest.h"
+#include "store/checkpoint_digest.h"
+#include "store/checkpoint_directory.h"
+#include "store/checkpoint_manifest.h"
 #include "store/checkpoints.h"
 #include "store/jobs.h"
 

@@ -6,7 +6,7 @@
 
 #include "daemon/base/clock.h"
 #include "daemon/base/log.h"
-#include "daemon/worker/checkpoint/directory.h"
+#include "store/checkpoint_directory.h"
 #include "daemon/worker/checkpoint/reader.h"
 #include "daemon/worker/checkpoint/writer.h"
 

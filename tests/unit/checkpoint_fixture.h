@@ -17,9 +17,9 @@
 #include <cmocka.h>
 
 #include "daemon/base/philox.h"
-#include "daemon/worker/checkpoint/directory.h"
 #include "daemon/worker/checkpoint/reader.h"
 #include "daemon/worker/checkpoint/writer.h"
+#include "store/checkpoint_directory.h"
 
 /* The expression succeeds. */
 #define OK(expression) fixture_ok(expression, #expression, __FILE__, __LINE__)

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "daemon/base/file.h"
+#include "daemon/worker/checkpoint/compose.h"
 
 #define REASON_FILE "reason"
 #define MAX_REASON_BYTES ((size_t)1 << 16)

@@ -27,9 +27,10 @@
 #include <stdbool.h>
 
 #include "daemon/base/err.h"
-#include "daemon/worker/checkpoint/digest.h"
-#include "daemon/worker/checkpoint/directory.h"
-#include "daemon/worker/checkpoint/manifest.h"
+#include "daemon/worker/model/parameters.h"
+#include "store/checkpoint_digest.h"
+#include "store/checkpoint_directory.h"
+#include "store/checkpoint_manifest.h"
 
 struct commit {
     const char *directory; /* kept, not owned */

@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 
 #include "daemon/base/log.h"
-#include "daemon/worker/checkpoint/digest.h"
-#include "daemon/worker/checkpoint/directory.h"
+#include "store/checkpoint_digest.h"
+#include "store/checkpoint_directory.h"
 #include "store/safetensors.h"
 
 struct checkpoint {

@@ -10,8 +10,8 @@
 #include <stdint.h>
 
 #include "daemon/base/err.h"
-#include "daemon/worker/checkpoint/manifest.h"
 #include "daemon/worker/model/parameters.h"
+#include "store/checkpoint_manifest.h"
 
 struct checkpoint;
 

@@ -12,7 +12,7 @@
 #include "daemon/base/clock.h"
 #include "daemon/base/file.h"
 #include "daemon/worker/checkpoint/commit.h"
-#include "daemon/worker/checkpoint/directory.h"
+#include "store/checkpoint_directory.h"
 #include "store/safetensors.h"
 
 /* Between two looks for the other ranks. */

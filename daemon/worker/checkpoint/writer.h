@@ -16,9 +16,9 @@
 #include <stdint.h>
 
 #include "daemon/base/err.h"
-#include "daemon/worker/checkpoint/manifest.h"
 #include "daemon/worker/model/parameters.h"
 #include "kernels/kernels.h"
+#include "store/checkpoint_manifest.h"
 
 struct checkpoint_writer;
 

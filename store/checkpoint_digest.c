@@ -1,4 +1,4 @@
-#include "daemon/worker/checkpoint/digest.h"
+#include "store/checkpoint_digest.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -9,8 +9,8 @@
  * whoever starts the next attempt. Several processes, of several attempts, may call these functions
  * at the same time.
  */
-#ifndef CHECKPOINT_DIRECTORY_H
-#define CHECKPOINT_DIRECTORY_H
+#ifndef STORE_CHECKPOINT_DIRECTORY_H
+#define STORE_CHECKPOINT_DIRECTORY_H
 
 #include <stddef.h>
 #include <stdint.h>

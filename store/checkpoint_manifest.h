@@ -3,15 +3,14 @@
  * shard, and which elements of which parameter lie in which shard; so a reader knows before it
  * opens a shard that every element is there exactly once.
  */
-#ifndef CHECKPOINT_MANIFEST_H
-#define CHECKPOINT_MANIFEST_H
+#ifndef STORE_CHECKPOINT_MANIFEST_H
+#define STORE_CHECKPOINT_MANIFEST_H
 
 #include <cjson/cJSON.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "daemon/base/err.h"
-#include "daemon/worker/model/parameters.h"
 
 #define CHECKPOINT_VERSION 1
 #define CHECKPOINT_MANIFEST "manifest.json"
@@ -83,16 +82,5 @@ struct err *checkpoint_parse_json(const char *path, const char *text, size_t len
 /* "shard-00000-of-00002.safetensors" */
 #define CHECKPOINT_SHARD_BYTES 64
 void checkpoint_shard_name(int rank, int world, char name[static CHECKPOINT_SHARD_BYTES]);
-
-/* The manifest's part that all ranks know alike; NULL without memory. */
-cJSON *checkpoint_manifest_head(const struct checkpoint_facts *facts,
-                                const struct parameters *parameters);
-/* A shard's entry; NULL without memory. ranges: parameter -> [begin, end]; copied. */
-cJSON *checkpoint_manifest_shard(int rank, int world, int64_t bytes, const char *xxh3,
-                                 const cJSON *ranges);
-/* The whole: a copy of the head, id, created_s and the shards' entries (an array, consumed). NULL
- * without memory. */
-cJSON *checkpoint_manifest_whole(const cJSON *head, const char *id, double created_s,
-                                 cJSON *shards);
 
 #endif

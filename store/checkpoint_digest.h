@@ -1,6 +1,6 @@
 /* XXH3-128 as checkpoints carry it: 32 lower-case hex digits, the high half first. */
-#ifndef CHECKPOINT_DIGEST_H
-#define CHECKPOINT_DIGEST_H
+#ifndef STORE_CHECKPOINT_DIGEST_H
+#define STORE_CHECKPOINT_DIGEST_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-#include "daemon/worker/checkpoint/directory.h"
+#include "store/checkpoint_directory.h"
 
 #include <dirent.h>
 #include <errno.h>
