@@ -196,7 +196,8 @@ void keeper_look(struct control *c, int64_t job, void (*done)(void *arg, struct 
 struct start_request {
     struct control *control;
     bool is_task;
-    int64_t id; /* of the job or task */
+    int64_t id;     /* of the job or task */
+    int64_t before; /* attempts of the job so far; of a task: 0 if it never was started */
     int world;
     int64_t dataset_id;
     char *spec, *artifact, *parameters; /* owned */

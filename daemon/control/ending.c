@@ -124,6 +124,10 @@ static struct err *read_remains(void *arg)
 {
     struct ending *e = arg;
     struct member *m = e->member;
+    if (m->process.pid == 0) { /* no process: whatever lies there is not its own */
+        e->signal = -1;
+        return NULL;
+    }
     TRY(read_journal(e));
     if (cJSON_GetArraySize(e->records))
         return NULL;

@@ -155,6 +155,7 @@ static void start(struct control *c, struct survey_item *item, int64_t gpu)
     q->control = c;
     q->is_task = item->action == SURVEY_START_TASK;
     q->id = item->id;
+    q->before = item->before;
     q->world = item->world;
     q->dataset_id = item->dataset_id;
     q->gpu = gpu;

@@ -1,5 +1,8 @@
-/* Beginning a run, in four steps, each of which may be the last that this daemon takes:
+/* Beginning a run, in steps, each of which may be the last that this daemon takes:
  *
+ * 0. The pool: what lies where the run's files will be is of an earlier life, whose database was
+ *    removed or replaced by a backup. It is set aside, so that none of it is taken for the run's
+ *    own. Before there are rows: whoever finds rows finds only files of that run.
  * 1. One transaction: the job (task) moves on, and there is a row for each process, with the hash
  *    of its secret. A daemon that comes back finds rows without a pid: nothing was started.
  * 2. The pool: directories, logs, processes. They wait for their bootstrap; if it never comes they
@@ -16,6 +19,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/control/control.h"
+#include "daemon/control/directory.h"
 #include "store/checkpoints.h"
 #include "store/jobs.h"
 #include "store/tasks.h"
@@ -33,7 +37,7 @@ static void free_request(struct start_request *q)
     free(q);
 }
 
-/* ---- 1: rows ---- */
+/* ---- 0: room ---- */
 
 static char *directory_of(const struct control *c, bool is_task, int64_t id, int64_t attempt)
 {
@@ -43,6 +47,26 @@ static char *directory_of(const struct control *c, bool is_task, int64_t id, int
                                (long long)id, (long long)attempt);
     return n < 0 ? NULL : path;
 }
+
+/* A job's first attempt takes the whole of jobs/<id>, with the checkpoints; a later one only what
+ * is its own. A task that is started again goes on with its log; launch_clean() does the rest. */
+static struct err *make_room(void *arg)
+{
+    const struct start_request *q = arg;
+    if (q->is_task && q->before)
+        return NULL;
+    char *path = NULL;
+    if (q->is_task || q->before)
+        path = directory_of(q->control, q->is_task, q->id, q->before + 1);
+    else if (asprintf(&path, "%s/jobs/%lld", q->control->config->state_directory,
+                      (long long)q->id) < 0)
+        path = NULL;
+    struct err *err = path ? directory_set_aside(path) : err_no_memory();
+    free(path);
+    return err;
+}
+
+/* ---- 1: rows ---- */
 
 static struct err *write_attempt(struct store_tx *tx, const struct start_request *q,
                                  const char *directory, double now_s)
@@ -104,6 +128,9 @@ static struct err *write_rows(struct store_tx *tx, void *arg)
     int64_t checkpoint;
     TRY(find_checkpoint(tx, q, &checkpoint));
     TRY(store_attempt_begin(tx, q->id, checkpoint, now_s, &attempt));
+    if (attempt.number != q->before + 1)
+        return err_new(ERR_CONFLICT, "attempt %lld of job %lld has begun", (long long)q->before + 1,
+                       (long long)q->id);
     TRY(store_job_transition(tx, q->id, WAITING, STORE_JOB_STARTING, NULL, now_s));
     q->attempt = attempt.number;
     char *directory = directory_of(c, false, q->id, q->attempt);
@@ -279,6 +306,15 @@ static void after_rows(void *arg, struct err *err)
     done(c, later);
 }
 
+static void after_room(void *arg, struct err *err)
+{
+    struct start_request *q = arg;
+    if (err)
+        after_rows(q, err);
+    else
+        async_write(q->control->async, &q->item, write_rows, q, after_rows);
+}
+
 void start_run(struct start_request *q)
 {
     struct control *c = q->control;
@@ -298,5 +334,5 @@ void start_run(struct start_request *q)
     for (int i = 0; i < r->world; i++)
         secret_make(c->key, r->members[i].secret, r->members[i].secret_hash);
     r->pending++;
-    async_write(c->async, &q->item, write_rows, q, after_rows);
+    async_work(c->async, &q->item, make_room, q, after_room);
 }

@@ -212,6 +212,7 @@ static struct err *judge_job(struct store_tx *tx, const struct config *config, i
     TRY(artifact_of(tx, job->dataset_id, &item->artifact));
     if (item->artifact) {
         item->action = SURVEY_START;
+        item->before = job->attempts;
         item->dataset_id = job->dataset_id;
         item->spec = strdup(job->spec_json);
         return item->spec ? NULL : err_no_memory();
@@ -287,6 +288,7 @@ static struct err *read_tasks(struct store_tx *tx, struct survey *s)
             add(s, queued ? SURVEY_START_TASK : SURVEY_STOP_TASK, t->id, queued ? t->job_id : 0);
         if (!item || !(item->parameters = strdup(t->parameters_json)))
             return err_no_memory();
+        item->before = t->started_s > 0;
     }
     return NULL;
 }

@@ -20,8 +20,9 @@ enum survey_action {
 
 struct survey_item {
     enum survey_action action;
-    int64_t id;    /* of the job; of the task for SURVEY_START_TASK, SURVEY_STOP_TASK */
-    int64_t order; /* first come, first served: by job */
+    int64_t id;     /* of the job; of the task for SURVEY_START_TASK, SURVEY_STOP_TASK */
+    int64_t order;  /* first come, first served: by job */
+    int64_t before; /* of SURVEY_START and SURVEY_START_TASK: as in start_request */
     int world;
     bool cuda;
     unsigned state; /* STORE_JOB_MASK of what it is */

@@ -92,4 +92,41 @@ if "$dllmd" --config "$tmp/dllmd.json" --state "$state" --listen 127.0.0.1:0 2>"
 fi
 check "what it says" "$(grep -c 'another dllmd (process [0-9]*) serves' "$tmp/second")" = 1
 
+# The database is removed: its jobs are forgotten, and what they left is not taken for that of the
+# jobs that come now. A restored backup is the same.
+make_data
+stop_daemon
+rm "$state"/dllmd.db*
+start_daemon
+old=$(submit step-ms=1 '.steps = 40')
+wait_state "$old" succeeded >/dev/null
+stop_daemon
+cp "$state/dllmd.db" "$tmp/backup.db"
+start_daemon
+later=$(submit later.step-ms=1 '.steps = 40')
+wait_state "$later" succeeded >/dev/null
+for life in removed restored; do
+    stop_daemon
+    rm "$state"/dllmd.db*
+    [ $life = removed ] || cp "$tmp/backup.db" "$state/dllmd.db"
+    start_daemon
+    id=$(submit exit=0@4 '.steps = 5 | .parallel = {mode: "none"}')
+    check "the id again" "$id" = "$([ $life = removed ] && echo "$old" || echo "$later")"
+    wait_state "$id" failed >/dev/null
+    check "its own steps ($life)" "$(field "$id" .step)" = 3
+    check "its own curve ($life)" "$(get "/v1/jobs/$id/metrics?keys=loss" |
+        jq -c .series.loss.steps)" = "[1,2,3]"
+    check "its own log ($life)" "$(grep -c 'rank 0 of' "$state/jobs/$id/attempts/1/rank-0.log")" = 1
+    check "the old files ($life)" -n "$(ls "$state/jobs/$id".old-*/attempts/1/rank-0.journal)"
+done
+# An attempt that the backup does not know of.
+id=$(submit step-ms=50.die=0@8 '.parallel = {mode: "none"} | .restart.max = 1')
+wait_step "$id" 1
+mkdir "$state/jobs/$id/attempts/2"
+echo '{"status": "done"}' >"$state/jobs/$id/attempts/2/rank-0.exit"
+wait_state "$id" failed >/dev/null
+check "attempts" "$(field "$id" '.attempts | length')" = 2
+check "its own end" "$(field "$id" '.attempts[1].workers[0].exit_status')" = killed
+check "the old files" -s "$(echo "$state/jobs/$id/attempts/2".old-*)/rank-0.exit"
+
 finish
