@@ -1,5 +1,7 @@
 #include "api/dryrun.h"
 
+#include <stdlib.h>
+
 #include "api/doc.h"
 #include "daemon/plan/plan.h"
 
@@ -37,71 +39,74 @@ static void add_traffic(cJSON *json, const struct job_spec *spec, const struct p
     doc_integer(traffic, "total", attention + e->step_wire_bytes);
 }
 
-static struct err *add_rank(cJSON *ranks, const struct job_spec *spec, int rank,
-                            struct plan_estimate *e)
+static void add_rank(cJSON *ranks, const struct job_spec *spec, int rank,
+                     const struct plan_estimate *e)
 {
-    int64_t windows[MODEL_MAX_LAYERS];
-    int kinds[MODEL_MAX_LAYERS];
-    int n_kinds = plan_windows(&spec->model.config, windows, kinds);
-    struct plan_shape shape = plan_shape_of(spec);
-    struct plan_capacity capacity;
-    int degree = spec->parallel.degree, of_group = rank % degree;
-    TRY(plan_capacity(&shape, of_group, windows, n_kinds, &capacity));
-    TRY(plan_estimate(spec, spec->parallel.mode, degree, of_group, dtype_bytes(spec), e));
-    if (cJSON_GetArraySize(ranks) >= RANKS_SHOWN)
-        return NULL;
+    int degree = spec->parallel.degree;
     cJSON *json = doc_push(ranks, cJSON_CreateObject());
     doc_integer(json, "rank", rank);
     doc_integer(json, "replica", rank / degree);
-    doc_integer(json, "group_rank", of_group);
-    doc_integer(json, "rows", capacity.rows);
-    doc_integer(json, "loss_rows", capacity.loss_rows);
+    doc_integer(json, "group_rank", rank % degree);
+    doc_integer(json, "rows", e->rows);
+    doc_integer(json, "loss_rows", e->loss_rows);
     doc_integer(json, "visible_pairs", e->visible_pairs);
     add_memory(json, e);
     add_traffic(json, spec, e);
-    return NULL;
 }
 
 /* The neediest rank of each mode, at this job's degree. */
-static struct err *add_mode(cJSON *modes, const struct job_spec *spec, enum parallel_mode mode)
+static struct err *add_mode(cJSON *modes, const struct job_spec *spec, enum parallel_mode mode,
+                            struct plan_estimate *estimates)
 {
-    struct plan_estimate most = {0};
     int degree = mode == MODE_NONE ? 1 : spec->parallel.degree;
-    for (int rank = 0; rank < degree; rank++) {
-        struct plan_estimate e;
-        TRY(plan_estimate(spec, mode, degree, rank, dtype_bytes(spec), &e));
-        if (rank == 0 || e.total_bytes > most.total_bytes)
-            most = e;
-    }
+    TRY(plan_estimates(spec, mode, degree, dtype_bytes(spec), estimates));
+    const struct plan_estimate *most = &estimates[0];
+    for (int rank = 1; rank < degree; rank++)
+        if (estimates[rank].total_bytes > most->total_bytes)
+            most = &estimates[rank];
     cJSON *json = doc_item(modes, parallel_mode_name(mode), cJSON_CreateObject());
     doc_integer(json, "degree", degree);
-    doc_integer(json, "visible_pairs", most.visible_pairs);
-    add_memory(json, &most);
-    add_traffic(json, spec, &most);
+    doc_integer(json, "visible_pairs", most->visible_pairs);
+    add_memory(json, most);
+    add_traffic(json, spec, most);
+    return NULL;
+}
+
+static struct err *fill_plan(const struct job_spec *spec, struct plan_estimate *estimates,
+                             cJSON *json, size_t *total)
+{
+    int world = spec_world_size(spec), degree = spec->parallel.degree;
+    TRY(plan_estimates(spec, spec->parallel.mode, degree, dtype_bytes(spec), estimates));
+    cJSON *ranks = doc_item(json, "ranks", cJSON_CreateArray());
+    *total = 0;
+    for (int rank = 0; rank < world; rank++) {
+        const struct plan_estimate *e = &estimates[rank % degree];
+        if (rank < RANKS_SHOWN)
+            add_rank(ranks, spec, rank, e);
+        if (__builtin_add_overflow(*total, e->total_bytes, total))
+            *total = SIZE_MAX;
+    }
+    cJSON *modes = doc_item(json, "modes", cJSON_CreateObject());
+    for (int mode = MODE_NONE; mode <= MODE_CSBP; mode++)
+        if (mode == MODE_NONE || degree > 1)
+            TRY(add_mode(modes, spec, (enum parallel_mode)mode, estimates));
     return NULL;
 }
 
 struct err *dryrun_plan(const struct job_spec *spec, const struct api_control *control, cJSON **out)
 {
-    int world = spec_world_size(spec);
+    size_t total;
+    struct plan_estimate *estimates = calloc((size_t)spec->parallel.degree, sizeof *estimates);
+    if (!estimates)
+        return err_no_memory();
     cJSON *json = cJSON_CreateObject();
     doc_text(json, "device", spec->device == SPEC_DEVICE_CUDA ? "cuda" : "cpu");
     doc_text(json, "mode", parallel_mode_name(spec->parallel.mode));
-    doc_integer(json, "world", world);
+    doc_integer(json, "world", spec_world_size(spec));
     doc_integer(json, "micro_batches", micro_batches(spec));
     doc_integer(json, "parameters", model_parameters(&spec->model.config));
-    cJSON *ranks = doc_item(json, "ranks", cJSON_CreateArray());
-    size_t total = 0;
-    struct err *err = NULL;
-    for (int rank = 0; !err && rank < world; rank++) {
-        struct plan_estimate e = {0};
-        err = add_rank(ranks, spec, rank, &e);
-        total += e.total_bytes;
-    }
-    cJSON *modes = doc_item(json, "modes", cJSON_CreateObject());
-    for (int mode = MODE_NONE; !err && mode <= MODE_CSBP; mode++)
-        if (mode == MODE_NONE || spec->parallel.degree > 1)
-            err = add_mode(modes, spec, (enum parallel_mode)mode);
+    struct err *err = fill_plan(spec, estimates, json, &total);
+    free(estimates);
     if (err) {
         cJSON_Delete(json);
         return err;

@@ -8,6 +8,7 @@
  */
 #include "daemon/plan/layout.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 /* Rows of logits that exist at a time, as in the worker. */
@@ -100,23 +101,19 @@ static struct plan_shape shape_as(const struct job_spec *spec, enum parallel_mod
     return shape;
 }
 
-static struct err *estimate_memory(const struct job_spec *spec, const struct plan_shape *shape,
-                                   int rank, int64_t dtype_bytes, struct plan_estimate *out)
+static void estimate_memory(const struct job_spec *spec, int64_t world,
+                            const struct plan_capacity *capacity, int64_t dtype_bytes,
+                            struct plan_estimate *out)
 {
-    int64_t windows[MODEL_MAX_LAYERS];
-    int kind_of_layer[MODEL_MAX_LAYERS];
-    int n_kinds = plan_windows(&spec->model.config, windows, kind_of_layer);
-    struct plan_capacity capacity;
-    TRY(plan_capacity(shape, rank, windows, n_kinds, &capacity));
-    estimate_parameters(spec, (int64_t)shape->degree * spec->parallel.data, dtype_bytes, out);
-    estimate_activations(spec, &capacity, dtype_bytes, out);
+    *out = (struct plan_estimate){.rows = capacity->rows, .loss_rows = capacity->loss_rows};
+    estimate_parameters(spec, world, dtype_bytes, out);
+    estimate_activations(spec, capacity, dtype_bytes, out);
     const size_t parts[] = {out->weights_bytes,     out->gradients_bytes, out->optimizer_bytes,
                             out->activations_bytes, out->exchange_bytes,  out->loss_bytes,
                             out->checkpoint_bytes};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (__builtin_add_overflow(out->total_bytes, parts[i], &out->total_bytes))
             out->total_bytes = SIZE_MAX;
-    return NULL;
 }
 
 /* ---- Traffic and work ---- */
@@ -135,37 +132,50 @@ static int64_t gradient_rows(const struct plan_kind *kind, int rank, int degree)
     return 0;
 }
 
-static struct err *estimate_kind(const struct job_spec *spec, const struct plan_shape *shape,
-                                 int rank, const struct plan_group *group,
-                                 const struct plan_document *documents, size_t n_documents,
-                                 int64_t window, const int64_t passes[2], int64_t dtype_bytes,
+/* What an estimate is made for. */
+struct subject {
+    const struct job_spec *spec;
+    struct plan_shape shape;
+    int first, count; /* ranks */
+    int64_t dtype_bytes;
+    struct plan_group group;
+    int n_kinds;
+    int64_t windows[MODEL_MAX_LAYERS];
+    int kind_of_layer[MODEL_MAX_LAYERS];
+};
+
+static struct err *estimate_kind(const struct subject *s, const struct plan_document *documents,
+                                 size_t n_documents, int64_t window, const int64_t passes[2],
                                  struct plan_estimate *out)
 {
-    const struct model_config *m = &spec->model.config;
-    int64_t row_bytes = 2 * m->kv_heads * m->head_dim * dtype_bytes; /* keys and values */
-    struct plan_kind kind = {0};
-    struct err *e = plan_exchange_create(shape, rank, group, documents, n_documents, window, &kind);
-    if (!e) {
-        add_wire(&out->attention_wire_bytes, kind.wire_rows, row_bytes, passes[0]);
-        add_wire(&out->attention_wire_bytes, gradient_rows(&kind, rank, shape->degree), row_bytes,
-                 passes[1]);
-        int first = group->first[rank];
-        int64_t pairs = plan_runs_pairs(shape, group->runs + first, group->first[rank + 1] - first,
-                                        documents, n_documents, window);
-        add_wire(&out->visible_pairs, pairs, passes[1], 1);
+    const struct model_config *m = &s->spec->model.config;
+    const struct plan_group *group = &s->group;
+    int64_t row_bytes = 2 * m->kv_heads * m->head_dim * s->dtype_bytes; /* keys and values */
+    struct plan_needs needs;
+    struct err *e = plan_needs_create(&s->shape, group, documents, n_documents, window, &needs);
+    for (int i = 0; i < s->count && !e; i++) {
+        int rank = s->first + i, run = group->first[rank];
+        struct plan_kind kind = {0};
+        e = plan_exchange_create(&s->shape, rank, group, &needs, window, &kind);
+        if (!e) {
+            add_wire(&out[i].attention_wire_bytes, kind.wire_rows, row_bytes, passes[0]);
+            add_wire(&out[i].attention_wire_bytes, gradient_rows(&kind, rank, s->shape.degree),
+                     row_bytes, passes[1]);
+            int64_t pairs =
+                plan_runs_pairs(&s->shape, group->runs + run, group->first[rank + 1] - run,
+                                documents, n_documents, window);
+            add_wire(&out[i].visible_pairs, pairs, passes[1], 1);
+        }
+        plan_kind_free(&kind);
     }
-    plan_kind_free(&kind);
+    plan_needs_free(&needs);
     return e;
 }
 
-static struct err *estimate_layers(const struct job_spec *spec, const struct plan_shape *shape,
-                                   int rank, const struct plan_group *group, int64_t dtype_bytes,
-                                   struct plan_estimate *out)
+static struct err *estimate_layers(const struct subject *s, struct plan_estimate *out)
 {
-    int64_t windows[MODEL_MAX_LAYERS];
-    int kind_of_layer[MODEL_MAX_LAYERS];
+    const struct job_spec *spec = s->spec;
     int64_t layers = spec->model.config.layers;
-    int n_kinds = plan_windows(&spec->model.config, windows, kind_of_layer);
     size_t n_documents = (size_t)spec->batch.micro_sequences;
     struct plan_document *documents = calloc(n_documents, sizeof *documents);
     if (!documents)
@@ -175,40 +185,105 @@ static struct err *estimate_layers(const struct job_spec *spec, const struct pla
                                               (int64_t)(i + 1) * spec->data.sequence_length};
 
     struct err *e = NULL;
-    for (int kind = 0; kind < n_kinds && !e; kind++) {
+    for (int kind = 0; kind < s->n_kinds && !e; kind++) {
         int64_t passes[2] = {0, 0}; /* keys out, gradients back: over the layers of this kind */
         for (int64_t layer = 0; layer < layers; layer++) {
-            if (kind_of_layer[layer] != kind)
+            if (s->kind_of_layer[layer] != kind)
                 continue;
             /* A recomputed layer gathers again; the last one's backward follows its forward. */
             bool again = spec->recompute == RECOMPUTE_LAYER && layer < layers - 1;
             passes[0] += again ? 2 : 1;
             passes[1]++;
         }
-        e = estimate_kind(spec, shape, rank, group, documents, n_documents, windows[kind], passes,
-                          dtype_bytes, out);
+        e = estimate_kind(s, documents, n_documents, s->windows[kind], passes, out);
     }
     free(documents);
     return e;
 }
 
+/* ---- All of it ---- */
+
+/* Pieces of rows, and pairs of ranks, that are looked at: some 100 ns each. Only windows that end
+ * within a block of corrupted rows make pieces without number: one a block. */
+#define MAX_PARTS ((double)(1 << 22))
+
+static struct err *check_work(const struct subject *s)
+{
+    const struct plan_shape *shape = &s->shape;
+    double streams = 1 + shape->views, ranks = shape->degree;
+    double documents = (double)s->spec->batch.micro_sequences;
+    double parts = (ranks * ranks + streams * (documents + 4 * ranks)) * s->n_kinds;
+    for (int i = 0; i < s->n_kinds; i++)
+        if (!shape->causal && shape->mode == MODE_CSBP && shape->degree > 1 && s->windows[i] > 1 &&
+            s->windows[i] <= shape->block_size)
+            parts += ranks * (double)(shape->length / shape->block_size);
+    if (parts > MAX_PARTS)
+        return err_new(ERR_INVALID,
+                       "data.sequence_length %" PRId64 " at parallel.degree %d, %d distinct "
+                       "windows and batch.micro_sequences %" PRId64
+                       " is cut into about %.0f parts, but at most %.0f can be planned",
+                       s->spec->data.sequence_length, shape->degree, s->n_kinds,
+                       s->spec->batch.micro_sequences, parts, MAX_PARTS);
+    return NULL;
+}
+
+static struct err *begin(struct subject *s, const struct job_spec *spec, enum parallel_mode mode,
+                         int degree, int first, int count, size_t dtype_bytes)
+{
+    *s = (struct subject){.spec = spec,
+                          .shape = shape_as(spec, mode, degree),
+                          .first = first,
+                          .count = count,
+                          .dtype_bytes = (int64_t)dtype_bytes};
+    s->n_kinds = plan_windows(&spec->model.config, s->windows, s->kind_of_layer);
+    TRY(plan_check(&s->shape, first, NULL, 0, s->windows, s->n_kinds));
+    TRY(check_work(s));
+    return plan_group_create(&s->shape, &s->group);
+}
+
+static struct err *memory_of_ranks(const struct subject *s, struct plan_estimate *out)
+{
+    struct plan_capacity *capacities = calloc((size_t)s->count, sizeof *capacities);
+    if (!capacities)
+        return err_no_memory();
+    struct err *e = plan_capacities(&s->shape, &s->group, s->first, s->count, s->windows,
+                                    s->n_kinds, capacities);
+    int64_t world = (int64_t)s->shape.degree * s->spec->parallel.data;
+    for (int i = 0; i < s->count && !e; i++)
+        estimate_memory(s->spec, world, &capacities[i], s->dtype_bytes, &out[i]);
+    free(capacities);
+    return e;
+}
+
+static struct err *estimate_ranks(const struct job_spec *spec, enum parallel_mode mode, int degree,
+                                  int first, int count, size_t dtype_bytes,
+                                  struct plan_estimate *out)
+{
+    struct subject s;
+    TRY(begin(&s, spec, mode, degree, first, count, dtype_bytes));
+    struct err *e = memory_of_ranks(&s, out);
+    if (!e)
+        e = estimate_layers(&s, out);
+    plan_group_free(&s.group);
+    /* Every other rank's share of this rank's shard of the gradient, then their shards of the
+     * weights. */
+    int64_t world = (int64_t)degree * spec->parallel.data;
+    for (int i = 0; i < count && !e; i++)
+        add_wire(&out[i].step_wire_bytes, world - 1, shard(spec, world),
+                 gradient_bytes(spec, s.dtype_bytes) + s.dtype_bytes);
+    return e;
+}
+
+struct err *plan_estimates(const struct job_spec *spec, enum parallel_mode mode, int degree,
+                           size_t dtype_bytes, struct plan_estimate *out)
+{
+    return estimate_ranks(spec, mode, degree, 0, degree, dtype_bytes, out);
+}
+
 struct err *plan_estimate(const struct job_spec *spec, enum parallel_mode mode, int degree,
                           int rank, size_t dtype_bytes, struct plan_estimate *out)
 {
-    struct plan_shape shape = shape_as(spec, mode, degree);
-    int64_t world = (int64_t)degree * spec->parallel.data;
-    *out = (struct plan_estimate){0};
-    TRY(estimate_memory(spec, &shape, rank, (int64_t)dtype_bytes, out));
-
-    struct plan_group group;
-    TRY(plan_group_create(&shape, &group));
-    struct err *e = estimate_layers(spec, &shape, rank, &group, (int64_t)dtype_bytes, out);
-    plan_group_free(&group);
-    /* Every other rank's share of this rank's shard of the gradient, then their shards of the
-     * weights. */
-    add_wire(&out->step_wire_bytes, world - 1, shard(spec, world),
-             gradient_bytes(spec, (int64_t)dtype_bytes) + (int64_t)dtype_bytes);
-    return e;
+    return estimate_ranks(spec, mode, degree, rank, 1, dtype_bytes, out);
 }
 
 /* ---- "parallel": "auto" ---- */
@@ -224,17 +299,30 @@ static int most_replicas(const struct job_spec *spec, int room)
 }
 
 /* What the rank that needs most needs. */
-static struct err *largest_rank(const struct job_spec *spec, const struct plan_shape *shape,
+static struct err *largest_rank(const struct job_spec *spec, enum parallel_mode mode, int degree,
                                 size_t dtype_bytes, size_t *bytes)
 {
     *bytes = 0;
-    for (int rank = 0; rank < shape->degree; rank++) {
-        struct plan_estimate estimate = {0};
-        TRY(estimate_memory(spec, shape, rank, (int64_t)dtype_bytes, &estimate));
-        if (estimate.total_bytes > *bytes)
-            *bytes = estimate.total_bytes;
-    }
-    return NULL;
+    struct plan_estimate *estimates = calloc((size_t)degree, sizeof *estimates);
+    if (!estimates)
+        return err_no_memory();
+    struct subject s = {0};
+    struct err *e = begin(&s, spec, mode, degree, 0, degree, dtype_bytes);
+    if (!e)
+        e = memory_of_ranks(&s, estimates);
+    plan_group_free(&s.group);
+    for (int rank = 0; rank < degree; rank++)
+        if (estimates[rank].total_bytes > *bytes)
+            *bytes = estimates[rank].total_bytes;
+    free(estimates);
+    return e;
+}
+
+/* Every degree while they are few, then powers of two, and `most` at the end. */
+static int next_degree(int degree, int most)
+{
+    int next = degree < 16 ? degree + 1 : 2 * degree;
+    return degree < most && next > most ? most : next;
 }
 
 struct err *plan_choose(const struct job_spec *spec, int slots, size_t slot_bytes,
@@ -242,19 +330,19 @@ struct err *plan_choose(const struct job_spec *spec, int slots, size_t slot_byte
 {
     const double mib = 1024.0 * 1024.0;
     struct job_spec tried = *spec; /* its strings stay the caller's */
-    struct plan_shape shape = plan_shape_of(spec);
     size_t least = SIZE_MAX;
     int least_degree = 1;
+    int64_t chunks = plan_shape_of(spec).length / 2; /* every rank has two */
+    int most = chunks < slots ? (int)chunks : slots;
     if (slots < 1)
         return err_new(ERR_CONFLICT, "parallel \"auto\" needs at least one free slot");
-    for (int r = 1; r <= slots && (r == 1 || shape.length >= 2 * (int64_t)r); r++) {
+    for (int r = 1; r == 1 || r <= most; r = next_degree(r, most)) {
         size_t bytes;
+        enum parallel_mode tried_mode = r == 1 ? MODE_NONE : MODE_CSBP;
         tried.parallel.data = most_replicas(spec, slots / r);
-        shape.mode = r == 1 ? MODE_NONE : MODE_CSBP;
-        shape.degree = r;
-        TRY(largest_rank(&tried, &shape, dtype_bytes, &bytes));
+        TRY(largest_rank(&tried, tried_mode, r, dtype_bytes, &bytes));
         if (bytes <= slot_bytes) {
-            *mode = shape.mode;
+            *mode = tried_mode;
             *degree = r;
             *data = tried.parallel.data;
             return NULL;

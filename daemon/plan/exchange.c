@@ -238,9 +238,14 @@ static struct err *receive(const struct plan_span *needs, size_t n_needs, int ra
     return e;
 }
 
+static bool moves_needs(const struct plan_shape *shape, int64_t window)
+{
+    return shape->degree > 1 && shape->mode == MODE_CSBP && window > 0;
+}
+
 static struct err *all_to_all(const struct plan_shape *shape, int rank,
-                              const struct plan_group *group, const struct plan_document *documents,
-                              size_t n_documents, struct plan_kind *kind)
+                              const struct plan_group *group, const struct plan_needs *needs,
+                              struct plan_kind *kind)
 {
     kind->exchange = EXCHANGE_ALL_TO_ALL;
     kind->send_counts = calloc((size_t)shape->degree, sizeof *kind->send_counts);
@@ -249,25 +254,41 @@ static struct err *all_to_all(const struct plan_shape *shape, int rank,
         return err_no_memory();
 
     size_t capacity = 0;
-    struct err *e = NULL;
-    for (int r = 0; r < shape->degree && !e; r++) {
-        struct plan_span *needs = NULL;
-        size_t n_needs = 0;
-        e = plan_clean_needs(shape, group->runs + group->first[r],
-                             group->first[r + 1] - group->first[r], documents, n_documents,
-                             kind->window, &needs, &n_needs);
-        if (!e)
-            e = send_to(r, overlaps_start(needs, n_needs, group, rank), kind, &capacity);
-        if (!e && r == rank)
-            e = receive(needs, n_needs, rank, shape->degree, group, kind);
-        free(needs);
-    }
-    return e;
+    for (int r = 0; r < shape->degree; r++)
+        TRY(send_to(r, overlaps_start(needs->spans[r], needs->counts[r], group, rank), kind,
+                    &capacity));
+    return receive(needs->spans[rank], needs->counts[rank], rank, shape->degree, group, kind);
+}
+
+struct err *plan_needs_create(const struct plan_shape *shape, const struct plan_group *group,
+                              const struct plan_document *documents, size_t n_documents,
+                              int64_t window, struct plan_needs *out)
+{
+    *out = (struct plan_needs){.degree = shape->degree};
+    if (!moves_needs(shape, window))
+        return NULL;
+    out->spans = calloc((size_t)shape->degree, sizeof *out->spans);
+    out->counts = calloc((size_t)shape->degree, sizeof *out->counts);
+    if (!out->spans || !out->counts)
+        return err_no_memory();
+    for (int r = 0; r < shape->degree; r++)
+        TRY(plan_clean_needs(shape, group->runs + group->first[r],
+                             group->first[r + 1] - group->first[r], documents, n_documents, window,
+                             &out->spans[r], &out->counts[r]));
+    return NULL;
+}
+
+void plan_needs_free(struct plan_needs *needs)
+{
+    for (int r = 0; needs->spans && r < needs->degree; r++)
+        free(needs->spans[r]);
+    free(needs->spans);
+    free(needs->counts);
+    *needs = (struct plan_needs){0};
 }
 
 struct err *plan_exchange_create(const struct plan_shape *shape, int rank,
-                                 const struct plan_group *group,
-                                 const struct plan_document *documents, size_t n_documents,
+                                 const struct plan_group *group, const struct plan_needs *needs,
                                  int64_t window, struct plan_kind *kind)
 {
     const struct plan_run *own = group->runs + group->first[rank];
@@ -280,8 +301,8 @@ struct err *plan_exchange_create(const struct plan_shape *shape, int rank,
         TRY(local_piece(shape, own, n_own, kind, 0));
     if (!exchanging)
         return local_piece(shape, own, n_own, kind, 1);
-    if (shape->mode == MODE_CSBP && window > 0)
-        return all_to_all(shape, rank, group, documents, n_documents, kind);
+    if (moves_needs(shape, window))
+        return all_to_all(shape, rank, group, needs, kind);
     return gather(shape, rank, group, kind);
 }
 

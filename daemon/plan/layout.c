@@ -24,7 +24,7 @@
 
 #define MAX_DEGREE (1 << 16)
 #define MAX_VIEWS 255
-/* No machine holds a micro-batch of more rows; and below this what walks over rows is quick. */
+/* No machine holds a micro-batch of more rows. */
 #define MAX_LENGTH ((int64_t)1 << 26)
 
 /* ---- Checks ---- */
@@ -339,8 +339,13 @@ static struct err *fill_layout(struct plan_layout *l, const struct plan_group *g
     }
     TRY(fill_rows(l, documents, n_documents));
     for (int i = 0; i < n_kinds; i++) {
-        TRY(plan_exchange_create(&l->shape, l->rank, group, documents, n_documents, windows[i],
-                                 &l->kinds[i]));
+        struct plan_needs needs;
+        struct err *e =
+            plan_needs_create(&l->shape, group, documents, n_documents, windows[i], &needs);
+        if (!e)
+            e = plan_exchange_create(&l->shape, l->rank, group, &needs, windows[i], &l->kinds[i]);
+        plan_needs_free(&needs);
+        TRY(e);
         TRY(fill_intervals(l, documents, n_documents, &l->kinds[i]));
     }
     return NULL;
@@ -399,32 +404,52 @@ int64_t plan_layout_row(const struct plan_layout *layout, int stream, int64_t po
     return -1;
 }
 
-struct err *plan_capacity(const struct plan_shape *shape, int rank, const int64_t *windows,
-                          int n_kinds, struct plan_capacity *out)
+static struct err *kind_capacities(const struct plan_shape *shape, const struct plan_group *group,
+                                   int first, int count, int64_t window, struct plan_capacity *out)
 {
     /* A boundary only takes visibility away, so one document that fills the sequence sees, and
      * therefore moves, a superset of what any others do. */
     const struct plan_document whole = {0, shape->length};
-    *out = (struct plan_capacity){0};
-    TRY(plan_check(shape, rank, &whole, 1, windows, n_kinds));
-
-    struct plan_group group;
-    TRY(plan_group_create(shape, &group));
-    for (int i = group.first[rank]; i < group.first[rank + 1]; i++) {
-        out->rows += group.runs[i].length;
-        if (group.runs[i].carries_loss)
-            out->loss_rows += group.runs[i].length;
-    }
-    struct err *e = NULL;
-    for (int i = 0; i < n_kinds && !e; i++) {
+    struct plan_needs needs;
+    struct err *e = plan_needs_create(shape, group, &whole, 1, window, &needs);
+    for (int i = 0; i < count && !e; i++) {
         struct plan_kind kind = {0};
-        e = plan_exchange_create(shape, rank, &group, &whole, 1, windows[i], &kind);
-        if (kind.send_rows > out->send_rows)
-            out->send_rows = kind.send_rows;
-        if (kind.buffer_rows > out->buffer_rows)
-            out->buffer_rows = kind.buffer_rows;
+        e = plan_exchange_create(shape, first + i, group, &needs, window, &kind);
+        if (kind.send_rows > out[i].send_rows)
+            out[i].send_rows = kind.send_rows;
+        if (kind.buffer_rows > out[i].buffer_rows)
+            out[i].buffer_rows = kind.buffer_rows;
         plan_kind_free(&kind);
     }
+    plan_needs_free(&needs);
+    return e;
+}
+
+struct err *plan_capacities(const struct plan_shape *shape, const struct plan_group *group,
+                            int first, int count, const int64_t *windows, int n_kinds,
+                            struct plan_capacity *out)
+{
+    for (int i = 0; i < count; i++) {
+        out[i] = (struct plan_capacity){0};
+        for (int k = group->first[first + i]; k < group->first[first + i + 1]; k++) {
+            out[i].rows += group->runs[k].length;
+            if (group->runs[k].carries_loss)
+                out[i].loss_rows += group->runs[k].length;
+        }
+    }
+    for (int i = 0; i < n_kinds; i++)
+        TRY(kind_capacities(shape, group, first, count, windows[i], out));
+    return NULL;
+}
+
+struct err *plan_capacity(const struct plan_shape *shape, int rank, const int64_t *windows,
+                          int n_kinds, struct plan_capacity *out)
+{
+    *out = (struct plan_capacity){0};
+    TRY(plan_check(shape, rank, NULL, 0, windows, n_kinds));
+    struct plan_group group;
+    TRY(plan_group_create(shape, &group));
+    struct err *e = plan_capacities(shape, &group, rank, 1, windows, n_kinds, out);
     plan_group_free(&group);
     return e;
 }

@@ -56,7 +56,7 @@ void plan_row_sees(const struct plan_shape *shape, const struct plan_document *d
                    int64_t window, int stream, int64_t position,
                    struct key_interval out[ATTENTION_PIECES]);
 
-/* Visible pairs of these runs, without making a layout. */
+/* Visible pairs of these runs, without making a layout or looking at rows one by one. */
 int64_t plan_runs_pairs(const struct plan_shape *shape, const struct plan_run *runs, int n_runs,
                         const struct plan_document *documents, size_t n_documents, int64_t window);
 
@@ -66,12 +66,28 @@ struct err *plan_clean_needs(const struct plan_shape *shape, const struct plan_r
                              int n_runs, const struct plan_document *documents, size_t n_documents,
                              int64_t window, struct plan_span **out, size_t *n_out);
 
+/* plan_clean_needs of every rank of a group in a layer of this window; empty where the exchange
+ * does not depend on them. On failure *out still has to be freed. */
+struct plan_needs {
+    int degree;
+    struct plan_span **spans; /* [degree][counts[rank]] */
+    size_t *counts;
+};
+struct err *plan_needs_create(const struct plan_shape *shape, const struct plan_group *group,
+                              const struct plan_document *documents, size_t n_documents,
+                              int64_t window, struct plan_needs *out);
+void plan_needs_free(struct plan_needs *needs);
+
 /* Everything of a kind but its intervals. On failure *kind still has to be freed. */
 struct err *plan_exchange_create(const struct plan_shape *shape, int rank,
-                                 const struct plan_group *group,
-                                 const struct plan_document *documents, size_t n_documents,
+                                 const struct plan_group *group, const struct plan_needs *needs,
                                  int64_t window, struct plan_kind *kind);
 void plan_kind_free(struct plan_kind *kind);
+
+/* plan_capacity of `count` ranks from `first` on, of a shape that was checked. */
+struct err *plan_capacities(const struct plan_shape *shape, const struct plan_group *group,
+                            int first, int count, const int64_t *windows, int n_kinds,
+                            struct plan_capacity *out);
 
 /* Makes room for one more item of `size` bytes behind the first `count`; *items may move. */
 struct err *plan_grow(void *items, size_t count, size_t *capacity, size_t size);

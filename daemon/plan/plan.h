@@ -151,9 +151,15 @@ struct plan_estimate {
     /* bytes this rank receives per micro-batch: forward + backward (+ recomputation) over all
      * layers, and per optimizer step for gradients and weights */
     int64_t attention_wire_bytes, step_wire_bytes;
-    int64_t visible_pairs; /* forward, over all layers */
+    int64_t visible_pairs;   /* forward, over all layers */
+    int64_t rows, loss_rows; /* local rows, and those of them that may carry loss */
 };
-/* One rank of the group; one document a sequence. dtype_bytes: 4 on the CPU, 2 for bf16. */
+/* All ranks of the group, out [degree]; one document a sequence. dtype_bytes: 4 on the CPU, 2 for
+ * bf16. Takes well under a second. Errors: ERR_INVALID for a shape that cannot be, or one whose
+ * exchanges have too many parts to look at (it says so), ERR_NO_MEMORY. */
+struct err *plan_estimates(const struct job_spec *spec, enum parallel_mode mode, int degree,
+                           size_t dtype_bytes, struct plan_estimate *out);
+/* One rank of it. */
 struct err *plan_estimate(const struct job_spec *spec, enum parallel_mode mode, int degree,
                           int rank, size_t dtype_bytes, struct plan_estimate *out);
 
@@ -164,8 +170,9 @@ int plan_windows(const struct model_config *model, int64_t *out, int *kind_of_la
 struct plan_shape plan_shape_of(const struct job_spec *spec);
 
 /* "parallel": "auto" for `slots` free slots of `slot_bytes` memory each: the smallest degree whose
- * neediest rank fits (1: mode none, else csbp), and as many replicas as the other slots hold and
- * the batch divides into. Errors: ERR_CONFLICT without a slot, ERR_INVALID where nothing fits. */
+ * neediest rank fits (1: mode none, else csbp; above 16 powers of two and all slots are tried), and
+ * as many replicas as the other slots hold and the batch divides into. Errors: ERR_CONFLICT without
+ * a slot, ERR_INVALID where nothing fits. */
 struct err *plan_choose(const struct job_spec *spec, int slots, size_t slot_bytes,
                         size_t dtype_bytes, enum parallel_mode *mode, int *degree, int *data);
 

@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 
+#include "daemon/plan/layout.h"
+
 static struct job_spec small_spec(void)
 {
     struct job_spec spec = {0};
@@ -151,6 +153,57 @@ static void counts_the_traffic_of_the_layouts(void **state)
             }
 }
 
+/* The closed form against the walk over all rows. */
+static void sums_pairs_as_the_rows_do(void **state)
+{
+    (void)state;
+    for (uint64_t number = 0; number < 4000; number++) {
+        struct plan_case c = random_case(number, (enum parallel_mode)(number % 4));
+        struct plan_layout *layout;
+        int rank = (int)(number % (uint64_t)c.shape.degree);
+        must(plan_layout_create(&c.shape, rank, c.documents, c.n_documents, c.windows, c.n_kinds,
+                                &layout));
+        for (int kind = 0; kind < c.n_kinds; kind++)
+            if (plan_runs_pairs(&c.shape, layout->runs, layout->n_runs, c.documents, c.n_documents,
+                                c.windows[kind]) != plan_visible_pairs(layout, kind))
+                fail_msg("case %llu, kind %d", (unsigned long long)number, kind);
+        plan_layout_free(layout);
+    }
+}
+
+/* The largest shape there is: nothing walks over its rows. */
+static void estimates_what_is_large(void **state)
+{
+    (void)state;
+    struct job_spec spec = small_spec();
+    struct plan_estimate e[8];
+    const int64_t length = (int64_t)1 << 26;
+    spec.data.sequence_length = length;
+    spec.objective.block_size = 1;
+    spec.objective.views = 16;
+    int64_t pairs = 0, rows = 0;
+    must(plan_estimates(&spec, MODE_CSBP, 8, 4, e));
+    for (int r = 0; r < 8; r++) {
+        struct plan_estimate one;
+        must(plan_estimate(&spec, MODE_CSBP, 8, r, 4, &one));
+        assert_memory_equal(&one, &e[r], sizeof one);
+        pairs += e[r].visible_pairs;
+        rows += e[r].rows;
+    }
+    assert_int_equal(rows, 17 * length);
+    assert_true(pairs == 2 * 17 * (length / 2 * (length + 1)));
+
+    /* A window within a block cuts every block: refused, and it says why. */
+    spec.objective.block_size = 4;
+    spec.model.config.window[1] = 3;
+    struct err *error = plan_estimates(&spec, MODE_CSBP, 8, 4, e);
+    assert_non_null(error);
+    assert_int_equal(err_kind(error), ERR_INVALID);
+    assert_non_null(strstr(err_message(error), "parts, but at most"));
+    err_free(error);
+    must(plan_estimates(&spec, MODE_CP, 8, 4, e));
+}
+
 static void finds_distinct_windows(void **state)
 {
     (void)state;
@@ -221,6 +274,8 @@ static void chooses_the_smallest_degree_that_fits(void **state)
     chooses(&spec, 4, need(spec, 1, 3) - 1, MODE_CSBP, 2, 2);
     chooses(&spec, 4, need(spec, 3, 1), MODE_CSBP, 3, 1);
     chooses(&spec, 5, need(spec, 3, 1) - 1, MODE_CSBP, 4, 1);
+    chooses(&spec, 100, need(spec, 32, 3), MODE_CSBP, 32, 3);
+    chooses(&spec, 20, need(spec, 20, 1), MODE_CSBP, 20, 1);
 }
 
 static void says_what_does_not_fit(void **state)
@@ -253,6 +308,8 @@ int main(void)
         cmocka_unit_test(estimates_follow_the_spec),
         cmocka_unit_test(saturates),
         cmocka_unit_test(counts_the_traffic_of_the_layouts),
+        cmocka_unit_test(sums_pairs_as_the_rows_do),
+        cmocka_unit_test(estimates_what_is_large),
         cmocka_unit_test(finds_distinct_windows),
         cmocka_unit_test(makes_the_shape_of_a_spec),
         cmocka_unit_test(chooses_the_smallest_degree_that_fits),
