@@ -22,7 +22,7 @@
 /* A stretch each from the low end, the high end, and the two halves of the middle. */
 #define MAX_BLOCK_SPANS 4
 
-#define MAX_DEGREE (1 << 16)
+#define MAX_DEGREE 1024 /* as a spec */
 #define MAX_VIEWS 255
 /* No machine holds a micro-batch of more rows. */
 #define MAX_LENGTH ((int64_t)1 << 26)

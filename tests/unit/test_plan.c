@@ -314,7 +314,7 @@ static void names_what_is_wrong(void **state)
             "of it");
     s = good;
     s.degree = 0;
-    refuses(s, 0, all, 0, "parallel.degree 0 is not between 1 and 65536");
+    refuses(s, 0, all, 0, "parallel.degree 0 is not between 1 and 1024");
     s = good;
     s.mode = MODE_NONE;
     refuses(s, 0, all, 0, "parallel.degree 2 must be 1 where parallel.mode is none");

@@ -296,6 +296,7 @@ static void wrong(void **state)
         {"{'data':{'validation':{'fraction':-0.1}}}", "/data/validation/fraction", "at least 0"},
         {"{'parallel':{'mode':'tp'}}", "/parallel/mode", "\"csbp\""},
         {"{'parallel':{'degree':0}}", "/parallel/degree", "from 1"},
+        {"{'parallel':{'degree':1025}}", "/parallel/degree", "to 1024"},
         {"{'parallel':{'data':-2}}", "/parallel/data", "-2"},
         {"{'batch':{'sequences':0}}", "/batch/sequences", "from 1"},
         {"{'optimizer':{'type':'sgd'}}", "/optimizer/type", "\"adamw\""},
