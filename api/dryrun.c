@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "api/doc.h"
+#include "api/place.h"
 #include "daemon/plan/plan.h"
 
 #define RANKS_SHOWN 1024
@@ -73,19 +74,13 @@ static struct err *add_mode(cJSON *modes, const struct job_spec *spec, enum para
 }
 
 static struct err *fill_plan(const struct job_spec *spec, struct plan_estimate *estimates,
-                             cJSON *json, size_t *total)
+                             cJSON *json)
 {
     int world = spec_world_size(spec), degree = spec->parallel.degree;
     TRY(plan_estimates(spec, spec->parallel.mode, degree, dtype_bytes(spec), estimates));
     cJSON *ranks = doc_item(json, "ranks", cJSON_CreateArray());
-    *total = 0;
-    for (int rank = 0; rank < world; rank++) {
-        const struct plan_estimate *e = &estimates[rank % degree];
-        if (rank < RANKS_SHOWN)
-            add_rank(ranks, spec, rank, e);
-        if (__builtin_add_overflow(*total, e->total_bytes, total))
-            *total = SIZE_MAX;
-    }
+    for (int rank = 0; rank < world && rank < RANKS_SHOWN; rank++)
+        add_rank(ranks, spec, rank, &estimates[rank % degree]);
     cJSON *modes = doc_item(json, "modes", cJSON_CreateObject());
     for (int mode = MODE_NONE; mode <= MODE_CSBP; mode++)
         if (mode == MODE_NONE || degree > 1)
@@ -105,13 +100,15 @@ struct err *dryrun_plan(const struct job_spec *spec, const struct api_control *c
     doc_integer(json, "world", spec_world_size(spec));
     doc_integer(json, "micro_batches", micro_batches(spec));
     doc_integer(json, "parameters", model_parameters(&spec->model.config));
-    struct err *err = fill_plan(spec, estimates, json, &total);
+    struct err *err = fill_plan(spec, estimates, json);
     free(estimates);
+    if (!err)
+        err = place_need(spec, &total);
     if (err) {
         cJSON_Delete(json);
         return err;
     }
-    size_t available = control->slot_bytes * (size_t)control->cpu_slots;
+    size_t available = place_room(control);
     doc_integer(json, "memory_bytes", (int64_t)total);
     doc_integer(json, "memory_available_bytes", (int64_t)available);
     cJSON_AddBoolToObject(json, "fits", total <= available);

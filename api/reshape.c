@@ -40,6 +40,8 @@ static struct err *parse(const struct request *r, const struct store_job *job, c
     spec_parse(json, spec, problems);
     if (problems_count(problems) == 0)
         place_check(r->control, spec, problems);
+    if (problems_count(problems) == 0)
+        place_fit(r->control, spec, problems);
     const cJSON *model = cJSON_GetObjectItemCaseSensitive(json, "model");
     if (problems_count(problems) == 0)
         *resolved = spec_to_json(spec, cJSON_GetObjectItemCaseSensitive(model, "config"));

@@ -102,6 +102,8 @@ static void check(struct submission *s, const struct api_control *control)
         inputs_check_weights(control, "/model/path", directory, &s->spec.model.config,
                              &s->problems);
     place_check(control, &s->spec, &s->problems);
+    if (!s->dry_run && problems_count(&s->problems) == 0)
+        place_fit(control, &s->spec, &s->problems);
 }
 
 static struct err *reply_plan(struct request *r, cJSON *resolved)
