@@ -9,7 +9,6 @@
 #include "store/tasks.h"
 
 #define BACKOFF_MOST_S 600.0
-#define LEASE_OVER "its lease was over: the daemon was gone for too long"
 
 static bool is(const char *text, const char *value)
 {
@@ -131,9 +130,9 @@ struct err *outcome_of_attempt(struct store_tx *tx, int64_t job_id, int64_t atte
     }
     struct store_attempt ended;
     TRY(store_attempt_get(tx, job_id, attempt, &ended));
-    if (stopped && ended.state != STORE_ATTEMPT_STOPPING) {
-        TRY(store_attempt_end(tx, job_id, attempt, STORE_OUTCOME_STOPPED, LEASE_OVER, now_s));
-        return begin_again(tx, &job, LEASE_OVER, backoff_s, now_s);
+    if (stopped && is(w->exit_kind, "timeout")) { /* its lease was over: nobody's fault */
+        TRY(store_attempt_end(tx, job_id, attempt, STORE_OUTCOME_STOPPED, w->reason, now_s));
+        return begin_again(tx, &job, w->reason, backoff_s, now_s);
     }
     describe(w, why, sizeof why);
     if (stopped && ended.reason) /* all ended as they were told to: why they were is the reason */

@@ -122,8 +122,11 @@ static int run(bool is_task, bool is_unit)
     struct sigaction ignore = {.sa_handler = SIG_IGN};
     sigaction(SIGTERM, &ignore, NULL);
     sigaction(SIGINT, &ignore, NULL);
-    link_close(link, e ? "error" : stopped ? "stopped" : "done", e, GOODBYE_TIMEOUT_S);
-    int status = e ? EXIT_FAILURE : EXIT_SUCCESS;
+    bool orphan = stopped && (link_orders(link) & LINK_LEASE_OVER);
+    if (orphan) /* nobody is there to say goodbye to */
+        e = err_new(ERR_TIMEOUT, "its lease was over: the daemon was gone for too long");
+    link_close(link, stopped ? "stopped" : e ? "error" : "done", e, orphan ? 0 : GOODBYE_TIMEOUT_S);
+    int status = e && !stopped ? EXIT_FAILURE : EXIT_SUCCESS;
     err_free(e);
     return status;
 }
