@@ -14,6 +14,7 @@
 
 #define WAITING_SEEN 64 /* of the queue's head; who stands behind waits anyway */
 #define TASKS_SEEN 500
+#define PREPARE_TRIES 3 /* of data that changes */
 
 static struct survey_item *add(struct survey *s, enum survey_action action, int64_t id,
                                int64_t order)
@@ -49,14 +50,50 @@ void survey_free(struct survey *s)
 struct fingerprint {
     int64_t files, bytes;
     double newest_s;
+    char *newest; /* path of the file that changed last; owned */
 };
 
-static void add_file(struct fingerprint *f, const struct stat *st)
+static struct err *add_file(struct fingerprint *f, const char *path, const struct stat *st)
 {
     double time_s = (double)st->st_mtim.tv_sec + (double)st->st_mtim.tv_nsec * 1e-9;
     f->files++;
     f->bytes += st->st_size;
-    f->newest_s = time_s > f->newest_s ? time_s : f->newest_s;
+    if (f->newest && time_s <= f->newest_s)
+        return NULL;
+    free(f->newest);
+    f->newest_s = time_s;
+    f->newest = strdup(path);
+    return f->newest ? NULL : err_no_memory();
+}
+
+/* Whether preparation reads a file of this name in its directory (daemon/worker/data/sources.c). */
+static bool is_source(const char *name)
+{
+    static const char *const endings[] = {".jsonl", ".ndjson", ".txt"};
+    size_t n = strlen(name);
+    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
+        size_t m = strlen(endings[i]);
+        if (n > m && name[0] != '.' && strcmp(name + n - m, endings[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
+static struct err *look_in(DIR *dir, const char *path, struct fingerprint *out)
+{
+    struct err *err = NULL;
+    struct stat st;
+    for (struct dirent *entry; !err && (entry = readdir(dir));) {
+        char *file = NULL;
+        if (!is_source(entry->d_name))
+            continue;
+        if (asprintf(&file, "%s/%s", path, entry->d_name) < 0)
+            return err_no_memory();
+        if (stat(file, &st) == 0 && S_ISREG(st.st_mode))
+            err = add_file(out, file, &st);
+        free(file);
+    }
+    return err;
 }
 
 static struct err *look_at(const char *path, struct fingerprint *out)
@@ -65,27 +102,25 @@ static struct err *look_at(const char *path, struct fingerprint *out)
     *out = (struct fingerprint){0};
     if (stat(path, &st) != 0)
         return err_errno(errno, "the data %s cannot be read any more", path);
-    add_file(out, &st);
-    DIR *dir = S_ISDIR(st.st_mode) ? opendir(path) : NULL;
+    if (!S_ISDIR(st.st_mode))
+        return add_file(out, path, &st);
+    DIR *dir = opendir(path);
     if (!dir)
-        return NULL;
-    for (struct dirent *entry; (entry = readdir(dir));) {
-        char *file = NULL;
-        if (asprintf(&file, "%s/%s", path, entry->d_name) < 0) {
-            closedir(dir);
-            return err_no_memory();
-        }
-        if (stat(file, &st) == 0 && S_ISREG(st.st_mode))
-            add_file(out, &st);
-        free(file);
-    }
+        return err_errno(errno, "the data %s cannot be read any more", path);
+    struct err *err = look_in(dir, path, out);
     closedir(dir);
-    return NULL;
+    if (!err && !out->files)
+        err = err_new(ERR_IO,
+                      "the data %s holds no file any more that ends in .jsonl, .ndjson or "
+                      ".txt",
+                      path);
+    return err;
 }
 
-/* The parameters of the task that prepares this spec's data: equal ones make equal artifacts. */
+/* The parameters of the task that prepares this spec's data: equal ones make equal artifacts.
+ * *newest: the file of it that changed last. Both are the caller's, after an error too. */
 static struct err *prepare_parameters(const struct config *config, const char *spec_json,
-                                      char **out)
+                                      char **out, char **newest)
 {
     cJSON *spec = cJSON_Parse(spec_json);
     const cJSON *data = cJSON_GetObjectItemCaseSensitive(spec, "data");
@@ -93,7 +128,7 @@ static struct err *prepare_parameters(const struct config *config, const char *s
     char *directory = NULL;
     struct fingerprint print = {0};
     struct err *err = NULL;
-    *out = NULL;
+    *out = *newest = NULL;
     if (!spec || !cJSON_IsString(path) ||
         asprintf(&directory, "%s/datasets", config->state_directory) < 0)
         err = err_no_memory();
@@ -115,6 +150,7 @@ static struct err *prepare_parameters(const struct config *config, const char *s
         if (!*out)
             err = err_no_memory();
     }
+    *newest = print.newest;
     free(directory);
     cJSON_Delete(spec);
     return err;
@@ -143,9 +179,48 @@ static struct err *artifact_of(struct store_tx *tx, int64_t dataset_id, char **o
     return NULL;
 }
 
+/* A task that is there, and not on its way out. */
+static bool under_way(const struct store_task *t)
+{
+    unsigned states = STORE_TASK_MASK(STORE_TASK_QUEUED) | STORE_TASK_MASK(STORE_TASK_RUNNING);
+    return (STORE_TASK_MASK(t->state) & states) && !t->cancel_requested;
+}
+
+/* No task has these parameters, so none has seen the data as it is now. One that the job has begun
+ * is waited for; data that goes on changing is given up. */
+static struct err *look_at_own_tasks(struct store_tx *tx, const struct store_job *job,
+                                     const char *newest, struct survey_item *item)
+{
+    struct store_task_filter filter = {.types = 1u << STORE_TASK_PREPARE, .job_id = job->id};
+    struct store_page page = {.limit = TASKS_SEEN};
+    struct store_tasks tasks;
+    int tries = 0;
+    item->action = SURVEY_PREPARE;
+    TRY(store_tasks_list(tx, &filter, &page, &tasks));
+    for (size_t i = 0; i < tasks.count; i++) {
+        const struct store_task *t = &tasks.items[i];
+        if (job->dataset_id && t->dataset_id == job->dataset_id)
+            break; /* the job has run with what that one made; what counts came after it */
+        if (under_way(t)) {
+            item->action = SURVEY_AWAIT;
+            return NULL;
+        }
+        tries += t->state == STORE_TASK_SUCCEEDED || t->state == STORE_TASK_FAILED;
+    }
+    if (tries < PREPARE_TRIES)
+        return NULL;
+    item->action = SURVEY_FAIL;
+    return asprintf(&item->reason,
+                    "its data could not be prepared: it changes all the time, %s last; each of %d "
+                    "tries found it changed since its beginning",
+                    newest, tries) < 0
+               ? err_no_memory()
+               : NULL;
+}
+
 /* The newest prepare task of these parameters decides what its job does. */
 static struct err *look_for_task(struct store_tx *tx, const struct store_job *job,
-                                 struct survey_item *item)
+                                 const char *newest, struct survey_item *item)
 {
     struct store_task_filter filter = {.types = 1u << STORE_TASK_PREPARE};
     struct store_page page = {.limit = TASKS_SEEN};
@@ -160,7 +235,7 @@ static struct err *look_for_task(struct store_tx *tx, const struct store_job *jo
         switch (t->state) {
         case STORE_TASK_QUEUED:
         case STORE_TASK_RUNNING:
-            if (t->cancel_requested)
+            if (!under_way(t))
                 break;
             item->action = SURVEY_AWAIT;
             return NULL;
@@ -184,7 +259,7 @@ static struct err *look_for_task(struct store_tx *tx, const struct store_job *jo
             break;
         }
     }
-    return NULL;
+    return look_at_own_tasks(tx, job, newest, item);
 }
 
 static struct err *judge_job(struct store_tx *tx, const struct config *config, int64_t gpus,
@@ -217,15 +292,18 @@ static struct err *judge_job(struct store_tx *tx, const struct config *config, i
         item->spec = strdup(job->spec_json);
         return item->spec ? NULL : err_no_memory();
     }
-    struct err *err = prepare_parameters(config, job->spec_json, &item->parameters);
-    if (err && err_kind(err) == ERR_IO) {
+    char *newest;
+    struct err *err = prepare_parameters(config, job->spec_json, &item->parameters, &newest);
+    if (!err) {
+        err = look_for_task(tx, job, newest, item);
+    } else if (err_kind(err) == ERR_IO || err_kind(err) == ERR_NOT_FOUND) {
         item->action = SURVEY_FAIL;
         item->reason = strdup(err_message(err));
         err_free(err);
-        return NULL;
+        err = item->reason ? NULL : err_no_memory();
     }
-    TRY(err);
-    return look_for_task(tx, job, item);
+    free(newest);
+    return err;
 }
 
 /* ---- The whole ---- */

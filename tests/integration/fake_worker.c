@@ -406,6 +406,9 @@ static void prepare(struct worker *w)
     const cJSON *task = cJSON_GetObjectItem(w->welcome, "task");
     char *directory = get_string(task, "datasets_directory");
     char *path = get_string(cJSON_GetObjectItem(task, "data"), "path");
+    struct stat st;
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode) && asprintf(&path, "%s/train.jsonl", path) < 0)
+        die(path);
     char *text = read_file(path), artifact[3000], manifest[3100], fields[4000];
     record(w, "started", "");
     record(w, "progress", "\"done\":1,\"total\":2,\"unit\":\"bytes\"");

@@ -74,6 +74,39 @@ post "/v1/jobs/$long/cancel" >/dev/null
 wait_state "$id" failed >/dev/null
 check "the reason" "$(has "$(reason "$id")" 'gone.jsonl')" = yes
 
+# Files beside the data change all the time, which is nobody's business.
+echo '{"text": "SLOW"}' >"$tmp/data/train.jsonl"
+id=$(submit beside ".data.path = \"$tmp/data\"")
+wait_state "$id" preparing >/dev/null
+for i in 1 2 3 4 5 6; do
+    echo "$i" >>"$tmp/data/x.log"
+    submit "wake-$i" ".data.path = \"$tmp/data\"" >/dev/null
+done
+check "one task" "$(get '/v1/tasks' | jq '[.tasks[] | select(.state == "queued" or .state == "running")] | length')" = 1
+for job in $(get '/v1/jobs' | jq '.jobs[] | select(.state == "preparing" or .state == "queued") | .id'); do
+    post "/v1/jobs/$job/cancel" >/dev/null
+    wait_state "$job" cancelled >/dev/null
+done
+rm "$tmp/data/x.log"
+
+# Data that changes all the time itself: one task at a time, and not for ever.
+make_data
+(
+    while [ ! -e "$tmp/calm" ]; do
+        printf '{"text": "more"}\n' >>"$tmp/data/train.jsonl"
+        sleep 0.01
+    done
+) &
+id=$(submit restless)
+wait_state "$id" failed >/dev/null
+touch "$tmp/calm"
+wait $!
+check "the reason" "$(has "$(reason "$id")" "changes all the time, $tmp/data/train.jsonl last")" = yes
+check "its tasks" "$(get "/v1/tasks?job_id=$id" | jq '.tasks | length')" = 3
+check "none overlap" "$(get "/v1/tasks?job_id=$id" |
+    jq '.tasks | sort_by(.id) | . as $t | [range(1; length) | $t[.].created_at >= $t[. - 1].finished_at] | all')" = true
+make_data
+
 # A worker program that is not there.
 stop_daemon
 worker=$tmp/no-such-worker
