@@ -194,6 +194,8 @@ static const char *phrase(int status)
         return "Precondition Failed";
     case 413:
         return "Content Too Large";
+    case 414:
+        return "URI Too Long";
     case 415:
         return "Unsupported Media Type";
     case 422:

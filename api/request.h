@@ -45,6 +45,10 @@ struct request {
     char *key;           /* Idempotency-Key, or NULL */
     uint8_t body_hash[STORE_REQUEST_HASH_BYTES]; /* where there is a key */
 
+    const char *uri_end; /* of what was asked for, as it came: its NUL */
+    int uri_status;      /* with which it is refused; 0: it is not */
+    bool begun;          /* its headers are there */
+
     /* the answer */
     int status; /* 0: none yet */
     char *reply;

@@ -31,6 +31,7 @@
 #define CONNECTIONS 256
 #define CONNECTIONS_OF_ONE 128                     /* address */
 #define CONNECTION_MEMORY_BYTES ((size_t)32 << 10) /* request line and headers */
+#define PARAMETERS 64                              /* of a query */
 #define IDLE_TIMEOUT_S 60
 #define TLS_VERSIONS "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
 #define WRONG_TOKEN_COST 20            /* requests */
@@ -153,6 +154,50 @@ static void reply_too_big(struct request *r)
                           REQUEST_BODY_BYTES);
 }
 
+/* ---- The request line ---- */
+
+/* Before MHD takes the request line apart. A query of more parameters than fit into a connection's
+ * memory would never be answered: MHD gives up and forgets that it did. So a long one is cut off
+ * here, in the connection's own buffer, and the request refused. */
+static void *on_uri(void *cls, const char *uri, struct MHD_Connection *connection)
+{
+    struct api *api = cls;
+    struct request *r = calloc(1, sizeof *r);
+    char *query = uri ? strchr(uri, '?') : NULL;
+    int parameters = 1;
+    for (const char *p = query; p && (p = strchr(p + 1, '&'));)
+        parameters++;
+    if (r) {
+        r->api = api;
+        r->async = api->async;
+        r->control = api->control;
+        r->connection = connection;
+        r->method = "";
+        r->uri_end = uri ? uri + strlen(uri) : NULL;
+        if (parameters > PARAMETERS)
+            r->uri_status = 414;
+        else if (uri && strstr(uri, "%00"))
+            r->uri_status = 400;
+    }
+    if (parameters > PARAMETERS)
+        query[1] = '\0';
+    return r;
+}
+
+/* `version` stands behind the URI in the same line, so a NUL between them was in the URI. */
+static bool refuse_uri(struct request *r, const char *version)
+{
+    if (r->uri_status == 414)
+        request_reply_problem(r, 414, "uri-too-long", NULL,
+                              "The query has more than %d parameters.", PARAMETERS);
+    else if (r->uri_status || (*version && r->uri_end && version != r->uri_end + 1))
+        request_reply_problem(r, 400, "malformed-uri", NULL,
+                              "The URI holds the character NUL, which is a part of nothing here.");
+    return r->status != 0;
+}
+
+/* ---- What is refused before the body ---- */
+
 /* Whom nothing is told, not even what there is. False: answered. */
 static bool admit(struct request *r)
 {
@@ -212,9 +257,9 @@ static void read_if_match(struct request *r)
 }
 
 /* Answers at once what can be refused before the body came. */
-static void begin(struct request *r, const char *method, const char *path)
+static void begin(struct request *r, const char *method, const char *path, const char *version)
 {
-    if (!admit(r) || !find_route(r, method, path))
+    if (!admit(r) || refuse_uri(r, version) || !find_route(r, method, path))
         return;
     auth_begin(r);
     const char *length = request_get_header(r, "Content-Length");
@@ -228,21 +273,15 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
                                   const char *method, const char *version, const char *data,
                                   size_t *data_bytes, void **request)
 {
-    (void)version;
+    (void)connection;
     struct api *api = cls;
     struct request *r = *request;
-    if (!r) {
-        r = calloc(1, sizeof *r);
-        if (!r)
-            return MHD_NO;
-        r->api = api;
-        r->async = api->async;
-        r->control = api->control;
-        r->connection = connection;
-        r->method = "";
-        *request = r;
+    if (!r) /* memory was short */
+        return MHD_NO;
+    if (!r->begun) {
+        r->begun = true;
         api->requests_total++;
-        begin(r, method, url);
+        begin(r, method, url, version);
         return r->status ? send_reply(r) : MHD_YES;
     }
     if (*data_bytes) {
@@ -368,11 +407,12 @@ static struct err *start_http(struct api *api, int fd)
     unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG;
     api->daemon = MHD_start_daemon(
         flags | (api->tls ? (unsigned)MHD_USE_TLS : 0), 0, NULL, NULL, on_request, api,
-        MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_LISTEN_SOCKET, fd,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS, MHD_OPTION_PER_IP_CONNECTION_LIMIT,
-        (unsigned)CONNECTIONS_OF_ONE, MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_MEMORY_BYTES,
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_TIMEOUT_S, MHD_OPTION_NOTIFY_COMPLETED,
-        on_completed, NULL, MHD_OPTION_STRICT_FOR_CLIENT, 1,
+        MHD_OPTION_EXTERNAL_LOGGER, on_log, NULL, MHD_OPTION_URI_LOG_CALLBACK, on_uri, api,
+        MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS,
+        MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)CONNECTIONS_OF_ONE,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_MEMORY_BYTES, MHD_OPTION_CONNECTION_TIMEOUT,
+        (unsigned)IDLE_TIMEOUT_S, MHD_OPTION_NOTIFY_COMPLETED, on_completed, NULL,
+        MHD_OPTION_STRICT_FOR_CLIENT, 1,
         api->tls ? MHD_OPTION_HTTPS_CERT_CALLBACK2 : MHD_OPTION_END, tls_retrieve,
         MHD_OPTION_HTTPS_PRIORITIES, TLS_VERSIONS, MHD_OPTION_END);
     return api->daemon ? NULL : err_new(ERR_INTERNAL, "the HTTP server cannot be started");

@@ -170,6 +170,22 @@ wrong 'has 1 tensors that this decoder does not have' ".model = {path: \"$tiny\"
 printf 'short' >"$tiny/model.safetensors"
 wrong 'model.safetensors' ".model = {path: \"$tiny\"}"
 
+# ---- URIs ----
+query=$(seq -f 'a%g=1' 2000 | paste -sd '&')
+ask "$URL/v1/jobs?$query"
+expect "two thousand parameters" 414 '64 parameters'
+ask "$URL/v1/jobs?$(seq -f 'a%g=1' 65 | paste -sd '&')"
+expect "65 parameters" 414 '64 parameters'
+ask "$URL/v1/jobs?$(seq -f 'a%g=1' 64 | paste -sd '&')"
+expect "64 parameters" 400 'a1 is no parameter here'
+for uri in /v1/jobs/1%00x /v1/jobs/1%00 "/v1/jobs?state=running%00x" '/%00'; do
+    ask "$URL$uri"
+    expect "$uri" 400 'NUL'
+done
+{ printf 'GET /v1/jobs\0x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n'; sleep 1; } |
+    curl -sN --max-time 10 "telnet://${URL#http://}" >"$tmp/answer" || true
+check "NUL as it is" "$(head -n 1 "$tmp/answer" | tr -d '\r')" = 'HTTP/1.1 400 Bad Request'
+
 # ---- Bodies ----
 body() {
     ask --json "$4" "$URL/v1/jobs"
