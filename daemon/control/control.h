@@ -39,6 +39,7 @@ struct meeting_sets;
 struct batch;
 struct scheduler;
 struct watchdog;
+struct places;
 
 enum member_state {
     MEMBER_LAUNCHING, /* there is no process yet, or it waits for its bootstrap */
@@ -119,6 +120,7 @@ struct control {
     struct launcher *launcher; /* NULL: the plain way */
     struct watchdog *watchdog; /* NULL: nobody asks for it */
     struct scheduler *scheduler;
+    struct places *places;
     struct run *runs;
     char *socket_path;
     uint8_t key[SECRET_KEY_BYTES];

@@ -7,22 +7,20 @@
 #include "daemon/control/daemon.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
-#include "daemon/base/file.h"
 #include "daemon/base/log.h"
 #include "daemon/control/control.h"
 #include "daemon/control/directory.h"
+#include "daemon/control/places.h"
 #include "daemon/control/watchdog.h"
 #include "store/nodes.h"
 
@@ -37,8 +35,6 @@ struct daemon {
     uv_signal_t sighup;
     char **roots; /* resolved */
     size_t root_count;
-    char *url_path; /* file that tells where we listen */
-    int lock;
 };
 
 /* ---- The state directory ---- */
@@ -49,32 +45,6 @@ static char *join(const char *directory, const char *name)
     return asprintf(&path, "%s/%s", directory, name) < 0 ? NULL : path;
 }
 
-/* One daemon a state directory, for as long as it lives. */
-static struct err *take_lock(struct daemon *d)
-{
-    const char *state = d->config->state_directory;
-    char *path = join(state, "lock"), other[32] = "";
-    if (!path)
-        return err_no_memory();
-    d->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0640);
-    struct err *err = d->lock < 0 ? err_errno(errno, "cannot open %s", path) : NULL;
-    if (!err && flock(d->lock, LOCK_EX | LOCK_NB) != 0) {
-        ssize_t n = pread(d->lock, other, sizeof other - 1, 0);
-        other[n > 0 ? n : 0] = '\0';
-        other[strcspn(other, "\n")] = '\0';
-        err = errno == EWOULDBLOCK
-                  ? err_new(ERR_CONFLICT, "another dllmd (process %s) serves %s", other, state)
-                  : err_errno(errno, "cannot lock %s", path);
-    }
-    if (!err) {
-        int n = snprintf(other, sizeof other, "%d\n", (int)getpid());
-        if (ftruncate(d->lock, 0) != 0 || pwrite(d->lock, other, (size_t)n, 0) != n)
-            err = err_errno(errno, "cannot write %s", path);
-    }
-    free(path);
-    return err;
-}
-
 static struct err *open_state(struct daemon *d)
 {
     const struct config *config = d->config;
@@ -83,13 +53,9 @@ static struct err *open_state(struct daemon *d)
     char *datasets = join(config->state_directory, "datasets");
     struct err *err = database && key && datasets ? NULL : err_no_memory();
     if (!err)
-        err = directory_make(config->state_directory);
+        err = places_take(config, &d->control.places);
     if (!err)
         err = directory_make(datasets);
-    if (!err)
-        err = directory_make(config->runtime_directory);
-    if (!err)
-        err = take_lock(d);
     if (!err) {
         mode_t mask = umask(0077);
         err = secret_key_load(key, d->control.key);
@@ -189,7 +155,9 @@ static bool on_checkpoint(void *user, int64_t job_id)
 static const char *not_ready(void *user)
 {
     const struct control *c = user;
-    return c->stopping ? "The daemon is shutting down" : c->ready ? NULL : "The daemon is starting";
+    if (c->stopping || !c->ready)
+        return c->stopping ? "The daemon is shutting down" : "The daemon is starting";
+    return places_fault(c->places);
 }
 
 static void count(void *user, struct api_counters *out)
@@ -237,6 +205,7 @@ static void close_all(struct daemon *d)
         run_drop(c->runs);
     scheduler_close(c);
     watchdog_close(c);
+    places_close(c->places);
     api_close(c->api);
     async_close(c->async);
     uv_close((uv_handle_t *)&d->drain, NULL);
@@ -300,15 +269,6 @@ static void on_commit(void *user)
         api_committed(c->api);
 }
 
-/* So that others find a daemon that took any free port. */
-static struct err *write_url(struct daemon *d)
-{
-    char line[128];
-    int n = snprintf(line, sizeof line, "%s\n", api_url(d->control.api));
-    d->url_path = join(d->config->runtime_directory, "url");
-    return d->url_path ? file_replace(d->url_path, line, (size_t)n) : err_no_memory();
-}
-
 static struct err *open_api(struct daemon *d)
 {
     struct control *c = &d->control;
@@ -349,10 +309,8 @@ static struct err *open_parts(struct daemon *d)
     if (!c->socket_path)
         return err_no_memory();
     TRY(open_api(d));
-    TRY(write_url(d));
     TRY(adopt_runs(c));
-    TRY(line_server_open(&d->loop, c->socket_path, &handlers, &c->lines));
-    return NULL;
+    return places_open(c->places, c, &handlers);
 }
 
 static void watch_signals(struct daemon *d)
@@ -390,8 +348,6 @@ static struct err *serve(struct daemon *d)
     }
     uv_run(&d->loop, UV_RUN_DEFAULT);
     uv_loop_close(&d->loop);
-    if (d->url_path)
-        unlink(d->url_path);
     return err;
 }
 
@@ -415,7 +371,7 @@ struct err *daemon_create_admin_token(const struct config *config, char token[AP
 
 struct err *daemon_run(const struct config *config)
 {
-    struct daemon d = {.config = config, .lock = -1};
+    struct daemon d = {.config = config};
     d.control.config = config;
     d.control.loop = &d.loop;
     d.control.started_s = store_now();
@@ -436,8 +392,6 @@ struct err *daemon_run(const struct config *config)
     free(d.roots);
     free(d.control.no_cuda);
     free(d.control.socket_path);
-    free(d.url_path);
-    if (d.lock >= 0)
-        close(d.lock);
+    places_release(d.control.places);
     return err;
 }

@@ -16,12 +16,15 @@
 #define HELLO_MS 10000
 
 struct line_server {
-    uv_pipe_t pipe;
+    uv_loop_t *loop;
+    uv_pipe_t *listener; /* NULL: none */
+    dev_t device;        /* of its socket */
+    ino_t inode;
     struct line_handlers handlers;
     struct line *lines;
     int strangers;
     bool closing;
-    int open_handles;
+    int open_handles; /* and one for the server itself, until it is closed */
     char path[108];
 };
 
@@ -281,36 +284,79 @@ pid_t line_peer(const struct line *l)
 
 /* ---- The server ---- */
 
+static void on_listener_closed(uv_handle_t *handle)
+{
+    struct line_server *s = handle->data;
+    free(handle);
+    server_handle_closed(s);
+}
+
+/* libuv removes what lies at the path then, whose ever it is. */
+static void close_listener(struct line_server *s)
+{
+    if (s->listener)
+        uv_close((uv_handle_t *)s->listener, on_listener_closed);
+    s->listener = NULL;
+}
+
+/* For our user; for our group too where that may write what we make (launch.h). */
+static int bind_listener(struct line_server *s)
+{
+    mode_t mask = umask(0177);
+    umask(mask & 0020 ? 0177 : 0117);
+    int rc = uv_pipe_bind(s->listener, s->path);
+    umask(mask);
+    return rc;
+}
+
+struct err *line_server_listen(struct line_server *s)
+{
+    struct stat st;
+    close_listener(s);
+    s->listener = malloc(sizeof *s->listener);
+    if (!s->listener)
+        return err_no_memory();
+    uv_pipe_init(s->loop, s->listener, 0);
+    s->listener->data = s;
+    s->open_handles++;
+    unlink(s->path); /* of a daemon that is dead: the directory is locked by us */
+    int rc = bind_listener(s);
+    if (rc == 0)
+        rc = uv_listen((uv_stream_t *)s->listener, 128, on_connection);
+    if (rc == 0 && lstat(s->path, &st) != 0)
+        rc = uv_translate_sys_error(errno);
+    if (rc != 0) {
+        close_listener(s);
+        return err_new(ERR_IO, "cannot listen at %s: %s", s->path, uv_strerror(rc));
+    }
+    s->device = st.st_dev;
+    s->inode = st.st_ino;
+    return NULL;
+}
+
+bool line_server_reached(const struct line_server *s)
+{
+    struct stat st;
+    return s->listener && lstat(s->path, &st) == 0 && st.st_dev == s->device &&
+           st.st_ino == s->inode;
+}
+
 struct err *line_server_open(uv_loop_t *loop, const char *path,
                              const struct line_handlers *handlers, struct line_server **out)
 {
     struct line_server *s = calloc(1, sizeof *s);
     if (!s)
         return err_no_memory();
+    s->loop = loop;
     s->handlers = *handlers;
-    strncpy(s->path, path, sizeof s->path - 1);
-    uv_pipe_init(loop, &s->pipe, 0);
-    s->pipe.data = s;
     s->open_handles = 1;
-    unlink(path); /* of a daemon that is dead: the state directory is locked by us */
-    /* For our user; for our group too where that may share what we make (launch.h). */
-    mode_t mask = umask(0177);
-    umask(mask | 0117);
-    int rc = uv_pipe_bind(&s->pipe, path);
-    umask(mask);
-    if (rc == 0)
-        rc = uv_listen((uv_stream_t *)&s->pipe, 128, on_connection);
-    if (rc != 0) {
+    strncpy(s->path, path, sizeof s->path - 1);
+    struct err *err = line_server_listen(s);
+    if (err)
         line_server_close(s);
-        return err_new(ERR_IO, "cannot listen at %s: %s", path, uv_strerror(rc));
-    }
-    *out = s;
-    return NULL;
-}
-
-static void on_server_closed(uv_handle_t *handle)
-{
-    server_handle_closed(handle->data);
+    else
+        *out = s;
+    return err;
 }
 
 void line_server_close(struct line_server *s)
@@ -320,6 +366,6 @@ void line_server_close(struct line_server *s)
     s->closing = true;
     while (s->lines)
         line_close(s->lines);
-    unlink(s->path); /* libuv does so too, but only for what it bound */
-    uv_close((uv_handle_t *)&s->pipe, on_server_closed);
+    close_listener(s);
+    server_handle_closed(s);
 }

@@ -26,6 +26,11 @@ struct line_handlers {
  * from a dead daemon is replaced. */
 struct err *line_server_open(uv_loop_t *loop, const char *path,
                              const struct line_handlers *handlers, struct line_server **out);
+/* Whether the path still leads to our socket. */
+bool line_server_reached(const struct line_server *server);
+/* Listens at the path again, which is made anew; lines that there are stay. After an error it
+ * listens nowhere. */
+struct err *line_server_listen(struct line_server *server);
 /* Closes all lines (without `closed`), removes the socket; freed in the turns after. NULL is
  * allowed. */
 void line_server_close(struct line_server *server);

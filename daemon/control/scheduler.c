@@ -12,6 +12,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/control/control.h"
+#include "daemon/control/places.h"
 #include "daemon/control/survey.h"
 #include "store/jobs.h"
 #include "store/nodes.h"
@@ -309,7 +310,7 @@ static void begin_pass(struct control *c)
 void scheduler_wake(struct control *c)
 {
     struct scheduler *s = c->scheduler;
-    if (c->stopping || !c->ready)
+    if (c->stopping || !c->ready || !places_well(c->places))
         return;
     if (s->busy)
         s->again = true;

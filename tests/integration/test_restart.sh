@@ -129,4 +129,45 @@ check "attempts" "$(field "$id" '.attempts | length')" = 2
 check "its own end" "$(field "$id" '.attempts[1].workers[0].exit_status')" = killed
 check "the old files" -s "$(echo "$state/jobs/$id/attempts/2".old-*)/rank-0.exit"
 
+# The workers' socket is removed, then all of the runtime directory, under jobs that run.
+ready() {
+    curl -sS -o "$tmp/ready" -w '%{http_code}' "$URL/readyz"
+}
+id=$(submit step-ms=10 '.steps = 200')
+wait_step "$id" 1
+rm "$state/run/worker.sock"
+check "ready" "$(ready)" = 200
+check "it listens anew" -S "$state/run/worker.sock"
+next=$(submit next.step-ms=1)
+wait_state "$next" succeeded >/dev/null
+rm -r "$state/run"
+for _ in $(seq 100); do
+    [ -s "$state/run/url" ] && break
+    sleep 0.05
+done
+check "its url" "$(cat "$state/run/url")" = "$URL"
+next=$(submit again.step-ms=1)
+wait_state "$next" succeeded >/dev/null
+wait_state "$id" succeeded >/dev/null
+check "nothing was restarted" "$(field "$id" '.attempts | length')" = 1
+
+# Where it cannot listen it says so, starts nothing, and goes on when it can.
+rm -r "$state/run"
+echo >"$state/run"
+check "not ready" "$(ready)" = 503
+check "why" "$(grep -c "$state/run" "$tmp/ready")" = 1
+rm "$state/run"
+check "ready again" "$(ready)" = 200
+id=$(submit step-ms=1)
+wait_state "$id" succeeded >/dev/null
+
+# Another daemon with the same runtime directory is refused, and leaves what is the first one's.
+jq ".runtime_directory = \"$state/run\"" "$tmp/dllmd.json" >"$tmp/other.json"
+if "$dllmd" --config "$tmp/other.json" --state "$tmp/other" --listen 127.0.0.1:0 2>"$tmp/second"; then
+    fail "two daemons share a runtime directory"
+fi
+check "what it says" "$(grep -c "another dllmd (process $DAEMON) serves $state/run" "$tmp/second")" = 1
+check "the first one's url" "$(cat "$state/run/url")" = "$URL"
+check "the first one's socket" -S "$state/run/worker.sock"
+
 finish
