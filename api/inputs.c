@@ -12,6 +12,7 @@
 
 #include "api/doc.h"
 #include "daemon/base/file.h"
+#include "daemon/base/source_kind.h"
 #include "daemon/base/utf8.h"
 
 #define CONFIG_BYTES ((size_t)1 << 20)
@@ -126,12 +127,6 @@ cJSON *inputs_model_config(const struct api_control *control, const char *pointe
 
 /* ---- Data ---- */
 
-static bool has_suffix(const char *name, const char *suffix)
-{
-    size_t n = strlen(name), m = strlen(suffix);
-    return n > m && strcmp(name + n - m, suffix) == 0;
-}
-
 /* The first part of a file is UTF-8 without NUL. A sequence that the cut broke is no fault. */
 static bool looks_like_text(const char *text, size_t bytes, bool cut, size_t *at)
 {
@@ -165,6 +160,32 @@ static void check_file(const char *pointer, const char *path, struct problems *p
     close(fd);
 }
 
+/* A link must not lead out of its directory, nor out of the roots. False: a problem. */
+static bool check_link(const struct api_control *control, const char *pointer,
+                       const char *directory, const char *file, struct problems *problems)
+{
+    char resolved[PATH_MAX];
+    if (!inputs_allowed(control, pointer, file, problems))
+        return false;
+    if (!realpath(file, resolved) || under(resolved, directory))
+        return true;
+    problems_add(problems, pointer, "%s leads out of its directory", file);
+    return false;
+}
+
+/* Of an entry of a directory: whether the preparation will read it. */
+static bool is_source(const char *name, const char *file, struct stat *st, const char *pointer,
+                      struct problems *problems)
+{
+    enum source_kind kind;
+    if (!source_kind_of(name, &kind))
+        return false;
+    if (stat(file, st) == 0)
+        return S_ISREG(st->st_mode);
+    problems_add(problems, pointer, "%s cannot be read: %s", file, strerror(errno));
+    return false;
+}
+
 static void check_directory(const struct api_control *control, const char *pointer,
                             const char *path, struct problems *problems)
 {
@@ -174,34 +195,36 @@ static void check_directory(const struct api_control *control, const char *point
         return;
     }
     int files = 0;
-    bool allowed = true;
-    for (struct dirent *entry; allowed && (entry = readdir(dir));) {
-        if (!has_suffix(entry->d_name, ".jsonl") && !has_suffix(entry->d_name, ".txt"))
-            continue;
-        char *file = join(path, entry->d_name);
+    size_t before = problems_count(problems);
+    for (struct dirent *entry; problems_count(problems) == before && (entry = readdir(dir));) {
         struct stat st;
-        allowed =
-            !file || entry->d_type == DT_REG || inputs_allowed(control, pointer, file, problems);
-        if (allowed && file && stat(file, &st) == 0 && st.st_size > 0 && ++files <= PEEK_FILES)
+        char *file = join(path, entry->d_name);
+        if (!file)
+            problems_add(problems, pointer, "could not be checked: memory is short");
+        else if (is_source(entry->d_name, file, &st, pointer, problems) &&
+                 (entry->d_type == DT_REG || check_link(control, pointer, path, file, problems)) &&
+                 st.st_size > 0 && ++files <= PEEK_FILES)
             check_file(pointer, file, problems);
         free(file);
     }
     closedir(dir);
-    if (allowed && files == 0)
-        problems_add(problems, pointer, "%s has no .jsonl or .txt file that is not empty", path);
+    if (problems_count(problems) == before && files == 0)
+        problems_add(problems, pointer, "%s has no .jsonl, .ndjson or .txt file that is not empty",
+                     path);
 }
 
 void inputs_check_data(const struct api_control *control, const char *pointer, const char *path,
                        struct problems *problems)
 {
     struct stat st;
+    enum source_kind kind;
     if (stat(path, &st) != 0)
         problems_add(problems, pointer, "%s cannot be read: %s", path, strerror(errno));
     else if (S_ISDIR(st.st_mode))
         check_directory(control, pointer, path, problems);
-    else if (!has_suffix(path, ".jsonl") && !has_suffix(path, ".txt"))
-        problems_add(problems, pointer, "%s must be a .jsonl or .txt file, or a directory of them",
-                     path);
+    else if (!source_kind_of(source_name(path), &kind))
+        problems_add(problems, pointer,
+                     "%s must be a .jsonl, .ndjson or .txt file, or a directory of them", path);
     else
         check_file(pointer, path, problems);
 }

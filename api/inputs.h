@@ -27,7 +27,8 @@ cJSON *inputs_model_config(const struct api_control *control, const char *pointe
 void inputs_check_weights(const struct api_control *control, const char *pointer,
                           const char *directory, const struct model_config *config,
                           struct problems *problems);
-/* A .jsonl or .txt file, or a directory of such: not empty, and text. */
+/* A file that the preparation reads (daemon/base/source_kind.h), or a directory of such: not empty,
+ * and text. */
 void inputs_check_data(const struct api_control *control, const char *pointer, const char *path,
                        struct problems *problems);
 

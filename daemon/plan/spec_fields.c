@@ -98,7 +98,7 @@ const struct spec_field spec_fields[] = {
 
     {"/data", SPEC_OBJECT, 0, "What it is learnt from", .fallback = SPEC_REQUIRED},
     {"/data/path", SPEC_STRING, AT(data.path),
-     "A .jsonl or .txt file, or a directory of such files", .fallback = SPEC_REQUIRED},
+     "A .jsonl, .ndjson or .txt file, or a directory of such files", .fallback = SPEC_REQUIRED},
     {"/data/format", SPEC_NAME, AT(data.format), "What a record is", .fallback = SPEC_FIXED,
      .text = "text", .names = format_names},
     {"/data/field", SPEC_STRING, AT(data.field),

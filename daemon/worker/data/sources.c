@@ -17,23 +17,6 @@
 
 /* ---- Finding ---- */
 
-static bool kind_of(const char *name, enum source_kind *kind)
-{
-    static const struct {
-        const char *ending;
-        enum source_kind kind;
-    } endings[] = {{".jsonl", SOURCE_JSONL}, {".ndjson", SOURCE_JSONL}, {".txt", SOURCE_TEXT}};
-    size_t n = strlen(name);
-    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
-        size_t m = strlen(endings[i].ending);
-        if (n > m && name[0] != '.' && strcmp(name + n - m, endings[i].ending) == 0) {
-            *kind = endings[i].kind;
-            return true;
-        }
-    }
-    return false;
-}
-
 /* Takes ownership of `path`. */
 static struct err *add(struct sources *s, char *path, enum source_kind kind, int64_t bytes)
 {
@@ -70,7 +53,7 @@ static struct err *add_entry(struct sources *s, const char *directory, const cha
     enum source_kind kind;
     struct stat st;
     char *path;
-    if (!kind_of(name, &kind))
+    if (!source_kind_of(name, &kind))
         return NULL;
     if (asprintf(&path, "%s/%s", directory, name) < 0)
         return err_no_memory();
@@ -128,8 +111,7 @@ static struct err *find(struct sources *s, const char *path)
         return find_in(s, path);
     if (!S_ISREG(st.st_mode))
         return err_new(ERR_INVALID, "%s is neither a file nor a directory", path);
-    const char *slash = strrchr(path, '/');
-    if (!kind_of(slash ? slash + 1 : path, &kind))
+    if (!source_kind_of(source_name(path), &kind))
         return err_new(ERR_INVALID,
                        "%s must have a name that ends in .jsonl, .ndjson (a record a line) or "
                        ".txt (one document)",

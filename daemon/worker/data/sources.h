@@ -9,8 +9,7 @@
 #include <xxhash.h>
 
 #include "daemon/base/err.h"
-
-enum source_kind { SOURCE_JSONL, SOURCE_TEXT };
+#include "daemon/base/source_kind.h"
 
 struct source {
     char *path;
