@@ -2,7 +2,9 @@
  * are read in the pool, the rest of the journal goes the way of all records (records.c), and then
  * the end of the process is written. When all members of a run have ended, so has the run.
  *
- * Each step that the disk refuses is repeated by the tick.
+ * Each step that the disk refuses is repeated by the tick. What a process left may never become
+ * readable, though, and its job must not hang for that: after some tries its end is judged without,
+ * and the history says so.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,8 +20,10 @@
 #include "daemon/control/control.h"
 #include "daemon/control/meeting.h"
 #include "daemon/control/outcome.h"
+#include "store/events.h"
 
 #define RETRY_MS 1000
+#define READ_TRIES 10 /* of what a process left */
 #define RECORDS_AT_ONCE 512
 #define CHUNK_BYTES ((size_t)2 << 20) /* of the journal at a time; a line has 1 MiB at most */
 #define EXIT_BYTES ((size_t)64 << 10)
@@ -27,7 +31,9 @@
 struct ending {
     struct async_item item;
     struct member *member;
+    bool last_try;
     /* read */
+    char lost[512]; /* why its journal or exit file is left out; "": it is not */
     cJSON *records; /* not committed yet */
     int64_t journal_at;
     cJSON *exit; /* the exit file; NULL: there is none */
@@ -120,21 +126,33 @@ static struct err *read_exit(struct ending *e)
     return err;
 }
 
+/* Takes err. What the last try could not read is not there. */
+static struct err *leave_out(struct ending *e, struct err *err)
+{
+    if (!err || !e->last_try || err_kind(err) == ERR_NO_MEMORY)
+        return err;
+    if (!e->lost[0])
+        snprintf(e->lost, sizeof e->lost, "%s", err_message(err));
+    err_free(err);
+    return NULL;
+}
+
 static struct err *read_remains(void *arg)
 {
     struct ending *e = arg;
     struct member *m = e->member;
-    if (m->process.pid == 0) { /* no process: whatever lies there is not its own */
-        e->signal = -1;
-        return NULL;
-    }
-    TRY(read_journal(e));
-    if (cJSON_GetArraySize(e->records))
-        return NULL;
     char instance[LAUNCH_INSTANCE_BYTES];
     run_instance(m, instance);
+    if (m->process.pid == 0) { /* no process: whatever lies there is not its own */
+        e->signal = -1;
+        launch_ended(m->run->control->launcher, instance); /* but perhaps a unit */
+        return NULL;
+    }
+    TRY(leave_out(e, read_journal(e)));
+    if (cJSON_GetArraySize(e->records))
+        return NULL;
     e->signal = launch_ended(m->run->control->launcher, instance);
-    return read_exit(e);
+    return leave_out(e, read_exit(e));
 }
 
 /* ---- Judging ---- */
@@ -192,6 +210,25 @@ static void judge(struct ending *e)
 
 /* ---- Writing ---- */
 
+/* What its journal still held is missing in the history, which shall not look whole. */
+static struct err *write_lost(struct store_tx *tx, const struct ending *e)
+{
+    const struct run *r = e->member->run;
+    char message[640];
+    snprintf(message, sizeof message, "%s was judged without all that it left: %s", e->member->name,
+             e->lost);
+    struct store_event event = {
+        .job_id = r->job,
+        .attempt = r->attempt,
+        .rank = e->member->rank,
+        .time_s = e->outcome.time_s,
+        .type = "error",
+        .message = message,
+        .data_json = "{\"kind\":\"io\"}",
+    };
+    return store_event_insert(tx, &event, NULL);
+}
+
 static struct err *write_end(struct store_tx *tx, void *arg)
 {
     const struct ending *e = arg;
@@ -199,6 +236,8 @@ static struct err *write_end(struct store_tx *tx, void *arg)
     const struct outcome *o = &e->outcome;
     if (r->is_task)
         return outcome_of_task(tx, r->task, o);
+    if (e->lost[0])
+        TRY(write_lost(tx, e));
     return store_worker_end(tx, r->job, r->attempt, e->member->rank, o->status, o->kind, o->reason,
                             o->time_s);
 }
@@ -239,6 +278,7 @@ static void after_remains(void *arg, struct err *err)
     struct member *m = e->member;
     m->run->pending--;
     if (err) {
+        m->read_tries += err_kind(err) != ERR_NO_MEMORY;
         retry(m, err, "the journal");
         free_ending(e);
         return;
@@ -270,6 +310,7 @@ void ending_go_on(struct member *m)
     }
     e->member = m;
     e->journal_at = m->journal_at;
+    e->last_try = m->read_tries + 1 >= READ_TRIES;
     r->pending++;
     async_work(r->control->async, &e->item, read_remains, e, after_remains);
 }

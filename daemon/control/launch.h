@@ -74,8 +74,8 @@ void launch_signal(struct launcher *launcher, uv_loop_t *loop, int pidfd, const 
                    int signal);
 
 /* After the death of a process: how systemd saw its unit end, as process_reap() says it; -1 also
- * where it was no unit. Waits until it has seen it, a few seconds at most. systemd forgets the
- * unit then. Any thread but the loop's. */
+ * where it was no unit, or never began. Waits until it has seen it, a few seconds at most. systemd
+ * forgets the unit then. Any thread but the loop's. */
 int launch_ended(struct launcher *launcher, const char *instance);
 
 #endif

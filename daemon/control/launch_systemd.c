@@ -15,6 +15,7 @@
  * Each call opens a connection of its own to the bus: they are few, they come from several threads,
  * and a bus that was started anew needs no care.
  */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -40,6 +41,9 @@
 #define START_S 60.0
 #define ENDED_S 5.0
 #define LOOK_AGAIN_MS 20
+/* Exit statuses of what never began: the worker's own (docs/worker-protocol.md), and systemd's. */
+#define NOT_BEGUN 75
+#define SYSTEMD_STATUSES 200
 
 #define SYSTEMD "org.freedesktop.systemd1"
 #define MANAGER_PATH "/org/freedesktop/systemd1"
@@ -105,6 +109,19 @@ static struct err *check_template(void)
     return err;
 }
 
+/* A daemon that died while it started workers could not tidy up. */
+static struct err *empty_directory(const char *path)
+{
+    DIR *dir = opendir(path);
+    if (!dir)
+        return err_errno(errno, "cannot read %s", path);
+    for (const struct dirent *d; (d = readdir(dir));)
+        if (d->d_name[0] != '.')
+            unlinkat(dirfd(dir), d->d_name, 0);
+    closedir(dir);
+    return NULL;
+}
+
 static struct err *open_units(const char *runtime_directory, struct launcher *l)
 {
     if (strcmp(runtime_directory, UNIT_RUNTIME) != 0)
@@ -120,7 +137,7 @@ static struct err *open_units(const char *runtime_directory, struct launcher *l)
     TRY(directory_make(l->directory));
     if (chmod(l->directory, 0700) != 0)
         return err_errno(errno, "cannot keep %s for us", l->directory);
-    return NULL;
+    return empty_directory(l->directory);
 }
 
 struct err *launcher_open(enum launch_choice choice, const char *runtime_directory,
@@ -408,6 +425,13 @@ struct unit_end {
     int signal;
 };
 
+static int signal_of(int code, int status)
+{
+    if (code == CLD_KILLED || code == CLD_DUMPED)
+        return status;
+    return code == CLD_EXITED && status != NOT_BEGUN && status < SYSTEMD_STATUSES ? 0 : -1;
+}
+
 static struct err *look(sd_bus *bus, const struct unit *unit, struct unit_end *out)
 {
     sd_bus_error e = SD_BUS_ERROR_NULL;
@@ -424,9 +448,7 @@ static struct err *look(sd_bus *bus, const struct unit *unit, struct unit_end *o
     if (!err) {
         out->failed = strcmp(state, "failed") == 0;
         out->over = out->failed || strcmp(state, "inactive") == 0;
-        out->signal = code == CLD_EXITED                         ? 0
-                      : code == CLD_KILLED || code == CLD_DUMPED ? status
-                                                                 : -1;
+        out->signal = signal_of(code, status);
     }
     free(state);
     return err;
