@@ -77,6 +77,7 @@ struct member {
     double gone_s;
     int signal;         /* that killed it; 0: exited by itself; -1: not known */
     int64_t journal_at; /* offset of what is still to be read */
+    int read_tries;     /* that could not read what it left */
     uint64_t retry_ms;  /* loop time; 0: no retry is due */
 };
 

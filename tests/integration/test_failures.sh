@@ -74,6 +74,18 @@ post "/v1/jobs/$long/cancel" >/dev/null
 wait_state "$id" failed >/dev/null
 check "the reason" "$(has "$(reason "$id")" 'gone.jsonl')" = yes
 
+# A journal that cannot be read is given up, and the history says so.
+id=$(submit step-ms=20 '.steps = 10000 | .parallel = {mode: "none"}')
+wait_step "$id" 5
+at=$state/jobs/$id/attempts/1
+mv "$at/rank-0.journal" "$at/moved"
+mkdir "$at/rank-0.journal"
+kill -9 "$(pids "$id")"
+wait_state "$id" failed >/dev/null
+check "the reason" "$(has "$(reason "$id")" 'rank 0 was killed by signal 9')" = yes
+check "the history" "$(has "$(get "/v1/jobs/$id/events" |
+    jq -r '.events[] | select(.type == "error") | .message')" "$at/rank-0.journal")" = yes
+
 # Files beside the data change all the time, which is nobody's business.
 echo '{"text": "SLOW"}' >"$tmp/data/train.jsonl"
 id=$(submit beside ".data.path = \"$tmp/data\"")

@@ -120,7 +120,7 @@ for life in removed restored; do
     check "the old files ($life)" -n "$(ls "$state/jobs/$id".old-*/attempts/1/rank-0.journal)"
 done
 # An attempt that the backup does not know of.
-id=$(submit step-ms=50.die=0@8 '.parallel = {mode: "none"} | .restart.max = 1')
+id=$(submit step-ms=50.die=0@30 '.parallel = {mode: "none"} | .restart.max = 1')
 wait_step "$id" 1
 mkdir "$state/jobs/$id/attempts/2"
 echo '{"status": "done"}' >"$state/jobs/$id/attempts/2/rank-0.exit"
