@@ -141,15 +141,16 @@ static struct err *read_remains(void *arg)
 {
     struct ending *e = arg;
     struct member *m = e->member;
+    char instance[LAUNCH_INSTANCE_BYTES];
+    run_instance(m, instance);
     if (m->process.pid == 0) { /* no process: whatever lies there is not its own */
         e->signal = -1;
+        launch_ended(m->run->control->launcher, instance); /* but perhaps a unit */
         return NULL;
     }
     TRY(leave_out(e, read_journal(e)));
     if (cJSON_GetArraySize(e->records))
         return NULL;
-    char instance[LAUNCH_INSTANCE_BYTES];
-    run_instance(m, instance);
     e->signal = launch_ended(m->run->control->launcher, instance);
     return leave_out(e, read_exit(e));
 }
