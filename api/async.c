@@ -11,6 +11,8 @@ struct async {
     size_t pending;                   /* loop thread only */
     void (*on_commit)(void *user);
     void *user;
+    const char *(*guard)(void *user);
+    void *guard_user;
 };
 
 static void finish(struct async_item *item)
@@ -66,6 +68,12 @@ void async_on_commit(struct async *a, void (*fn)(void *user), void *user)
     a->user = user;
 }
 
+void async_guard(struct async *a, const char *(*guard)(void *user), void *user)
+{
+    a->guard = guard;
+    a->guard_user = user;
+}
+
 size_t async_pending(const struct async *a)
 {
     return a->pending;
@@ -113,6 +121,12 @@ void async_write(struct async *a, struct async_item *item, store_write_fn *fn, v
                  async_done_fn *done)
 {
     prepare(a, item, arg, done);
+    const char *wrong = a->guard ? a->guard(a->guard_user) : NULL;
+    if (wrong) {
+        item->err = err_new(ERR_IO, "%s", wrong);
+        post(item);
+        return;
+    }
     struct err *err = store_write(a->store, fn, arg, on_written, item);
     if (err) {
         item->refused = true;

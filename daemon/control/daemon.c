@@ -63,6 +63,8 @@ static struct err *open_state(struct daemon *d)
     }
     if (!err)
         err = store_open(database, NULL, &d->control.store);
+    if (!err)
+        err = places_opened_store(d->control.places);
     free(database);
     free(key);
     free(datasets);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "daemon/base/file.h"
@@ -17,6 +18,10 @@ struct places {
     const struct config *config;
     struct control *control;
     struct lock state, runtime;
+    char *database; /* path */
+    dev_t device;   /* of the file that the store has open */
+    ino_t inode;
+    char lost[600]; /* a sentence for when the path leads to another one or nowhere */
     char *url_path; /* tells where we listen */
     bool url_written;
     uv_timer_t timer;
@@ -36,6 +41,36 @@ struct err *places_take(const struct config *config, struct places **out)
     TRY(directory_make(config->runtime_directory));
     TRY(lock_take(&p->state, config->state_directory, "lock"));
     return lock_take(&p->runtime, config->runtime_directory, "worker.lock");
+}
+
+/* ---- The database ---- */
+
+struct err *places_opened_store(struct places *p)
+{
+    struct stat st;
+    if (asprintf(&p->database, "%s/dllmd.db", p->config->state_directory) < 0) {
+        p->database = NULL;
+        return err_no_memory();
+    }
+    if (stat(p->database, &st) != 0)
+        return err_errno(errno, "cannot look at %s", p->database);
+    p->device = st.st_dev;
+    p->inode = st.st_ino;
+    snprintf(p->lost, sizeof p->lost,
+             "The database %.400s was removed or replaced while this dllmd has it open: bring it "
+             "back, or start dllmd again with the one that shall count",
+             p->database);
+    return NULL;
+}
+
+/* Nothing may be acknowledged that goes into a file which nobody will find. */
+static const char *database_fault(void *places)
+{
+    const struct places *p = places;
+    struct stat st;
+    if (stat(p->database, &st) == 0 && st.st_dev == p->device && st.st_ino == p->inode)
+        return NULL;
+    return p->lost;
 }
 
 /* ---- Looking ---- */
@@ -63,8 +98,12 @@ static struct err *mend_runtime(struct places *p)
     return access(p->url_path, F_OK) == 0 ? NULL : write_url(p);
 }
 
+/* The database first: without it the directories are not made again. */
 static struct err *look(struct places *p)
 {
+    const char *lost = database_fault(p);
+    if (lost)
+        return err_new(ERR_IO, "%s", lost);
     TRY(lock_keep(&p->state));
     return mend_runtime(p);
 }
@@ -105,6 +144,7 @@ static void on_timer(uv_timer_t *timer)
 struct err *places_open(struct places *p, struct control *c, const struct line_handlers *handlers)
 {
     p->control = c;
+    async_guard(c->async, database_fault, p);
     if (asprintf(&p->url_path, "%s/url", p->config->runtime_directory) < 0) {
         p->url_path = NULL;
         return err_no_memory();
@@ -136,5 +176,6 @@ void places_release(struct places *p)
     lock_release(&p->state);
     lock_release(&p->runtime);
     free(p->url_path);
+    free(p->database);
     free(p);
 }

@@ -8,6 +8,8 @@
 
 /* Makes the directories and locks them. places_release() even after an error. */
 struct err *places_take(const struct config *config, struct places **out);
+/* The store has been opened: the file that it has open is the one to be found from now on. */
+struct err *places_opened_store(struct places *places);
 /* Listens for workers at c->socket_path, writes `url`, and looks after both from now on. */
 struct err *places_open(struct places *places, struct control *c,
                         const struct line_handlers *handlers);

@@ -120,7 +120,7 @@ for life in removed restored; do
     check "the old files ($life)" -n "$(ls "$state/jobs/$id".old-*/attempts/1/rank-0.journal)"
 done
 # An attempt that the backup does not know of.
-id=$(submit step-ms=50.die=0@30 '.parallel = {mode: "none"} | .restart.max = 1')
+id=$(submit step-ms=50.die=0@30 '.steps = 100 | .parallel = {mode: "none"} | .restart.max = 1')
 wait_step "$id" 1
 mkdir "$state/jobs/$id/attempts/2"
 echo '{"status": "done"}' >"$state/jobs/$id/attempts/2/rank-0.exit"
@@ -169,5 +169,27 @@ fi
 check "what it says" "$(grep -c "another dllmd (process $DAEMON) serves $state/run" "$tmp/second")" = 1
 check "the first one's url" "$(cat "$state/run/url")" = "$URL"
 check "the first one's socket" -S "$state/run/worker.sock"
+
+# The state directory is moved away under the daemon: nothing is acknowledged that nobody will find.
+id=$(submit step-ms=10 '.steps = 200')
+wait_step "$id" 1
+mv "$state" "$tmp/away"
+check "not ready" "$(ready)" = 503
+check "why" "$(grep -c "$state/dllmd.db was removed or replaced" "$tmp/ready")" = 1
+spec lost | curl -sS --json @- -o "$tmp/answer" -w '%{http_code}' "$URL/v1/jobs" >"$tmp/status"
+check "a submission is refused" "$(cat "$tmp/status")" = 503
+check "why" "$(grep -c "$state/dllmd.db was removed or replaced" "$tmp/answer")" = 1
+check "nothing is made there" ! -e "$state"
+mv "$tmp/away" "$state"
+check "ready again" "$(ready)" = 200
+check "it was not taken" "$(get '/v1/jobs?name=lost' | jq '.jobs | length')" = 0
+wait_state "$id" succeeded >/dev/null
+check "nothing was lost" "$(get "/v1/jobs/$id/metrics?keys=loss" | jq '.series.loss.total')" = 200
+cp "$state/dllmd.db" "$tmp/copy.db"
+mv "$state/dllmd.db" "$tmp/original.db"
+mv "$tmp/copy.db" "$state/dllmd.db"
+check "not ready with another database" "$(ready)" = 503
+mv "$tmp/original.db" "$state/dllmd.db"
+check "ready with its own" "$(ready)" = 200
 
 finish
