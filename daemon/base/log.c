@@ -16,39 +16,65 @@ void log_set_level(enum log_level least)
     least_level = (int)least;
 }
 
-void log_at(enum log_level level, const char *format, ...)
+static log_sink_fn *sink;
+
+void log_set_sink(log_sink_fn *fn)
+{
+    sink = fn;
+}
+
+/* Time and level, or the journal's prefix. */
+static int begin_line(enum log_level level, char *line, size_t size)
 {
     static const char *const names[] = {"debug", "info", "warning", "error"};
     static const int journal_priorities[] = {7, 6, 4, 3};
+    if (getenv("JOURNAL_STREAM"))
+        return snprintf(line, size, "<%d>", journal_priorities[level]);
+    struct timespec now;
+    struct tm utc;
+    clock_gettime(CLOCK_REALTIME, &now);
+    gmtime_r(&now.tv_sec, &utc);
+    int n = (int)strftime(line, size, "%Y-%m-%dT%H:%M:%S", &utc);
+    return n +
+           snprintf(line + n, size - (size_t)n, ".%03ldZ %s ", now.tv_nsec / 1000000, names[level]);
+}
+
+static void write_line(enum log_level level, const struct log_subject *subject, const char *format,
+                       va_list args)
+{
     if ((int)level < least_level)
         return;
     int saved_errno = errno;
     char line[4096];
-    int n;
-    if (getenv("JOURNAL_STREAM")) {
-        n = snprintf(line, sizeof line, "<%d>", journal_priorities[level]);
-    } else {
-        struct timespec now;
-        struct tm utc;
-        clock_gettime(CLOCK_REALTIME, &now);
-        gmtime_r(&now.tv_sec, &utc);
-        n = (int)strftime(line, sizeof line, "%Y-%m-%dT%H:%M:%S", &utc);
-        n += snprintf(line + n, sizeof line - (size_t)n, ".%03ldZ %s ", now.tv_nsec / 1000000,
-                      names[level]);
-    }
-    va_list args;
-    va_start(args, format);
-    int body = vsnprintf(line + n, sizeof line - (size_t)n - 1, format, args);
-    va_end(args);
-    n += body < 0 ? 0 : body;
+    int begin = begin_line(level, line, sizeof line);
+    int body = vsnprintf(line + begin, sizeof line - (size_t)begin - 1, format, args);
+    int n = begin + (body < 0 ? 0 : body);
     if (n > (int)sizeof line - 2)
         n = (int)sizeof line - 2;
-    for (int i = 0; i < n; i++)
+    for (int i = begin; i < n; i++)
         if (line[i] == '\n')
             line[i] = ' ';
-    line[n++] = '\n';
-    if (write(STDERR_FILENO, line, (size_t)n) < 0) {
-        /* nowhere left to say it */
+    if (!sink || !sink(level, subject, line + begin)) {
+        line[n++] = '\n';
+        if (write(STDERR_FILENO, line, (size_t)n) < 0) {
+            /* nowhere left to say it */
+        }
     }
     errno = saved_errno;
+}
+
+void log_at(enum log_level level, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    write_line(level, NULL, format, args);
+    va_end(args);
+}
+
+void log_about(enum log_level level, const struct log_subject *subject, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    write_line(level, subject, format, args);
+    va_end(args);
 }

@@ -41,11 +41,8 @@ static void adopt_process(struct member *m, int64_t pid, int64_t start_time)
 
 static void tell(const struct run *r)
 {
-    char name[64];
-    int alive = run_slots(r);
-    run_name(r, name, sizeof name);
-    log_info("%s is taken over: %d of %d process%s alive", name, alive, r->world,
-             r->world > 1 ? "es" : "");
+    run_log(r, NULL, LOG_LEVEL_INFO, "is taken over: %d of %d process%s alive", run_slots(r),
+            r->world, r->world > 1 ? "es" : "");
 }
 
 static struct err *fill(struct store_tx *tx, struct run *r, const struct store_attempt *attempt)

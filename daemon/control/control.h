@@ -27,6 +27,7 @@
 
 #include "api/api.h"
 #include "api/async.h"
+#include "daemon/base/log.h"
 #include "daemon/control/config.h"
 #include "daemon/control/launch.h"
 #include "daemon/control/line.h"
@@ -141,8 +142,10 @@ struct run *run_create(struct control *c, bool is_task, int64_t id, int64_t atte
 /* It is no run any more: lines and descriptors are closed, and it is freed when its last handle is.
  * Its processes, if there are any, go on. Nothing may be pending. */
 void run_drop(struct run *r);
-/* A sentence's subject: "attempt 1 of job 2", "task 3". */
-void run_name(const struct run *r, char *out, size_t size);
+/* Logs a sentence about it, or about one of its members (may be NULL): the subject, "attempt 1 of
+ * job 2", "attempt 1 of job 2: rank-0" or "task 3", a space, and what `format` makes. */
+void run_log(const struct run *r, const struct member *m, enum log_level level, const char *format,
+             ...) __attribute__((format(printf, 4, 5)));
 /* The name of its systemd unit's instance. */
 void run_instance(const struct member *m, char out[LAUNCH_INSTANCE_BYTES]);
 /* Orders all members to end; harder with time. Again: nothing new. */

@@ -244,7 +244,7 @@ static struct err *write_end(struct store_tx *tx, void *arg)
 
 static void retry(struct member *m, struct err *err, const char *what)
 {
-    log_warning("%s of %s: %s; trying again", what, m->name, err_message(err));
+    run_log(m->run, m, LOG_LEVEL_WARNING, "%s: %s; trying again", what, err_message(err));
     err_free(err);
     m->retry_ms = uv_now(m->run->control->loop) + RETRY_MS;
 }
@@ -256,15 +256,15 @@ static void after_end(void *arg, struct err *err)
     struct run *r = m->run;
     r->pending--;
     if (err) {
-        retry(m, err, "the end");
+        retry(m, err, "cannot be ended");
         free_ending(e);
         return;
     }
-    char name[64], why[1300];
-    run_name(r, name, sizeof name);
-    snprintf(why, sizeof why, "%s %s%s%s", m->name, e->outcome.status,
-             e->outcome.reason ? ": " : "", e->outcome.reason ? e->outcome.reason : "");
-    log_info("%s: %s", name, why);
+    char why[1300];
+    const char *reason = e->outcome.reason;
+    snprintf(why, sizeof why, "%s %s%s%s", m->name, e->outcome.status, reason ? ": " : "",
+             reason ? reason : "");
+    run_log(r, m, LOG_LEVEL_INFO, "%s", why + strlen(m->name) + 1);
     m->state = MEMBER_ENDED;
     if (strcmp(e->outcome.status, "done") != 0)
         run_stop(r, why);
@@ -279,7 +279,7 @@ static void after_remains(void *arg, struct err *err)
     m->run->pending--;
     if (err) {
         m->read_tries += err_kind(err) != ERR_NO_MEMORY;
-        retry(m, err, "the journal");
+        retry(m, err, "left a journal that cannot be read");
         free_ending(e);
         return;
     }
@@ -358,17 +358,15 @@ static void after_outcome(void *arg, struct err *err)
 {
     struct run *r = arg;
     struct control *c = r->control;
-    char name[64];
-    run_name(r, name, sizeof name);
     r->pending--;
     if (err) {
-        log_warning("the end of %s: %s; trying again", name, err_message(err));
+        run_log(r, NULL, LOG_LEVEL_WARNING, "cannot be ended: %s; trying again", err_message(err));
         err_free(err);
         r->finishing = false;
         r->finish_ms = uv_now(c->loop) + RETRY_MS;
         return;
     }
-    log_info("%s has ended", name);
+    run_log(r, NULL, LOG_LEVEL_INFO, "has ended");
     r->pending++;
     async_work(c->async, &r->finish_item, tidy, r, after_tidy);
 }

@@ -5,6 +5,7 @@
 #include "daemon/base/log.h"
 #include "daemon/control/config.h"
 #include "daemon/control/daemon.h"
+#include "daemon/control/journal.h"
 
 static void print_help(void)
 {
@@ -131,6 +132,7 @@ int main(int argc, char **argv)
         }
     } else {
         log_set_level(config.log_level);
+        journal_open();
         err = daemon_run(&config);
         if (err) {
             log_error("%s", err_message(err));

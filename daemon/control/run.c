@@ -5,6 +5,7 @@
  * of a stop, and repeats what the disk refused.
  */
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,12 +18,24 @@
 
 #define TICK_MS 250
 
-void run_name(const struct run *r, char *out, size_t size)
+void run_log(const struct run *r, const struct member *m, enum log_level level, const char *format,
+             ...)
 {
+    struct log_subject subject = {.job = r->job,
+                                  .attempt = r->attempt,
+                                  .task = r->task,
+                                  .rank = m && !r->is_task ? m->rank : -1};
+    char text[2048], name[64];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
     if (r->is_task)
-        snprintf(out, size, "task %lld", (long long)r->task);
+        snprintf(name, sizeof name, "task %lld", (long long)r->task);
     else
-        snprintf(out, size, "attempt %lld of job %lld", (long long)r->attempt, (long long)r->job);
+        snprintf(name, sizeof name, "attempt %lld of job %lld", (long long)r->attempt,
+                 (long long)r->job);
+    log_about(level, &subject, "%s%s%s %s", name, m ? ": " : "", m ? m->name : "", text);
 }
 
 void run_instance(const struct member *m, char out[LAUNCH_INSTANCE_BYTES])
@@ -119,9 +132,7 @@ void run_stop(struct run *r, const char *reason)
 {
     if (r->stop != STOP_NOT || run_slots(r) == 0)
         return;
-    char name[64];
-    run_name(r, name, sizeof name);
-    log_info("%s is told to stop: %s", name, reason);
+    run_log(r, NULL, LOG_LEVEL_INFO, "is told to stop: %s", reason);
     r->stop = STOP_ORDERED;
     r->stop_reason = strdup(reason);
     r->stop_ms = uv_now(r->control->loop) + (uint64_t)(r->control->config->stop_timeout_s * 1000);
@@ -147,9 +158,7 @@ void run_pause(struct run *r)
 {
     if (r->paused || r->stop != STOP_NOT)
         return;
-    char name[64];
-    run_name(r, name, sizeof name);
-    log_info("%s is told to pause", name);
+    run_log(r, NULL, LOG_LEVEL_INFO, "is told to pause");
     r->paused = true;
     for (int i = 0; i < r->world; i++)
         run_order(&r->members[i], "pause");
@@ -186,15 +195,13 @@ static void signal_all(struct run *r, int signal)
 static void stop_harder(struct run *r, uint64_t now_ms)
 {
     const struct config *config = r->control->config;
-    char name[64];
-    run_name(r, name, sizeof name);
     if (r->stop == STOP_ORDERED) {
-        log_info("%s does not end by itself: SIGTERM", name);
+        run_log(r, NULL, LOG_LEVEL_INFO, "does not end by itself: SIGTERM");
         r->stop = STOP_TERM;
         r->stop_ms = now_ms + (uint64_t)(config->term_timeout_s * 1000);
         signal_all(r, SIGTERM);
     } else {
-        log_warning("%s does not end: SIGKILL", name);
+        run_log(r, NULL, LOG_LEVEL_WARNING, "does not end: SIGKILL");
         r->stop = STOP_KILL;
         signal_all(r, SIGKILL);
     }

@@ -227,9 +227,7 @@ static struct err *go(struct member *m)
  * the error itself (ending.c). Takes err. */
 static void fail_start(struct run *r, struct err *err)
 {
-    char name[64];
-    run_name(r, name, sizeof name);
-    log_error("%s cannot be started: %s", name, err_message(err));
+    run_log(r, NULL, LOG_LEVEL_ERROR, "cannot be started: %s", err_message(err));
     for (int i = 0; i < r->world; i++) {
         struct member *m = &r->members[i];
         launch_abort(&m->process);
@@ -256,7 +254,8 @@ static void after_pids(void *arg, struct err *err)
         r->control->workers_started++;
         if (!err)
             continue;
-        log_warning("%s cannot be told who it is: %s", r->members[i].name, err_message(err));
+        run_log(r, &r->members[i], LOG_LEVEL_WARNING, "cannot be told who it is: %s",
+                err_message(err));
         run_stop(r, err_message(err)); /* it ends by itself: nobody told it */
         err_free(err);
     }
@@ -297,9 +296,7 @@ static void after_rows(void *arg, struct err *err)
         err_free(err);
         run_drop(r);
     } else {
-        char name[64];
-        run_name(r, name, sizeof name);
-        log_info("%s starts %d process%s", name, r->world, r->world > 1 ? "es" : "");
+        run_log(r, NULL, LOG_LEVEL_INFO, "starts %d process%s", r->world, r->world > 1 ? "es" : "");
         r->pending++;
         async_work(c->async, &r->launch_item, launch_all, r, after_launch);
     }

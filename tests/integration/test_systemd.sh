@@ -267,6 +267,9 @@ check "no step lost, none doubled" "$(get "/v1/jobs/$id/metrics?keys=loss&points
 check "the logs of its ranks" "$(inside sh -c "stat -c %U:%G /var/lib/dllmd/jobs/$id/attempts/1/rank-*.log" | sort -u)" = dllm-worker:dllmd
 check "units left" -z "$(units active,failed,activating,deactivating)"
 
+check "fields in the journal" "$(inside journalctl "DLLMD_JOB=$id" DLLMD_ATTEMPT=1 DLLMD_RANK=1 -o cat --no-pager)" = \
+    "attempt 1 of job $id: rank-1 done"
+
 say "a frozen daemon"
 inside mkdir -p /run/systemd/system/dllmd.service.d
 echo '[Service]
