@@ -84,14 +84,10 @@ void route_job_events(struct request *r)
         return;
     }
     const char *last = request_get_header(r, "Last-Event-ID");
-    char *end = NULL;
-    if (last) {
-        h->after = strtoll(last, &end, 10);
-        if (end == last || *end || h->after < 0) {
-            request_reply_problem(r, 400, "invalid-parameter", NULL,
-                                  "Last-Event-ID must be the id of an event, a whole number.");
-            return;
-        }
+    if (last && !request_integer(last, 0, INT64_MAX, &h->after)) {
+        request_reply_problem(r, 400, "invalid-parameter", NULL,
+                              "Last-Event-ID must be the id of an event, a whole number.");
+        return;
     }
     r->next = open_stream;
     request_read(r, check_job);

@@ -293,6 +293,19 @@ const char *request_get_header(const struct request *r, const char *name)
     return MHD_lookup_connection_value(r->connection, MHD_HEADER_KIND, name);
 }
 
+bool request_integer(const char *text, int64_t least, int64_t most, int64_t *out)
+{
+    char *end;
+    if (text[strspn(text, "-0123456789")])
+        return false;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (errno || end == text || *end || value < least || value > most)
+        return false;
+    *out = value;
+    return true;
+}
+
 struct query_state {
     const struct parameter *parameters;
     const struct query *queries;
@@ -305,17 +318,11 @@ static void query_value(const struct parameter *p, const char *text, void *out,
                         struct problems *problems)
 {
     switch (p->type) {
-    case QUERY_INTEGER: {
-        char *end;
-        errno = 0;
-        long long value = strtoll(text, &end, 10);
-        if (errno || end == text || *end || text[0] == ' ' || value < p->least || value > p->most)
+    case QUERY_INTEGER:
+        if (!request_integer(text, p->least, p->most, out))
             problems_add(problems, p->name, "must be a whole number from %lld to %lld",
                          (long long)p->least, (long long)p->most);
-        else
-            *(int64_t *)out = value;
         break;
-    }
     case QUERY_BOOLEAN:
         if (strcmp(text, "true") == 0 || strcmp(text, "false") == 0)
             *(bool *)out = text[0] == 't';

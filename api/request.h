@@ -120,6 +120,8 @@ struct query {
 /* Reads and checks the parameters. False: an unknown, repeated, or malformed one; the answer is
  * made and names all. */
 bool request_query(struct request *r, const struct query *queries, size_t count);
+/* A whole number from `least` to `most`, digits and a sign alone; untouched if it is none. */
+bool request_integer(const char *text, int64_t least, int64_t most, int64_t *out);
 /* NULL: not there. */
 const char *request_get_header(const struct request *r, const char *name);
 /* The body as JSON object. False: answered (415, 413, 400 with line and column). */
