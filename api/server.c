@@ -11,9 +11,11 @@
 #include <errno.h>
 #include <microhttpd.h>
 #include <netinet/in.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -21,6 +23,7 @@
 #include "api/api.h"
 #include "api/auth.h"
 #include "api/guard.h"
+#include "api/patience.h"
 #include "api/request.h"
 #include "api/router.h"
 #include "api/routes.h"
@@ -36,7 +39,7 @@
 #define TLS_VERSIONS "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
 #define WRONG_TOKEN_COST 20            /* requests */
 #define LAST_TURNS 100                 /* of MHD when the server closes */
-#define DRAIN_BYTES ((size_t)16 << 20) /* of a body that is too big, before we hang up */
+#define DRAIN_BYTES ((size_t)64 << 20) /* of a body that is too big, before we hang up */
 
 static void run(struct api *api)
 {
@@ -128,7 +131,7 @@ static enum MHD_Result send_reply(struct request *r)
 static bool collect(struct request *r, const char *data, size_t bytes)
 {
     r->body_seen += bytes;
-    if (r->body_seen > REQUEST_BODY_BYTES) {
+    if (r->body_too_big || r->body_seen > REQUEST_BODY_BYTES) {
         r->body_too_big = true;
         return r->body_seen <= DRAIN_BYTES;
     }
@@ -256,15 +259,61 @@ static void read_if_match(struct request *r)
         request_reply_err(r, err_no_memory());
 }
 
+struct framing {
+    int lengths, encodings;
+    bool chunked;
+};
+
+static enum MHD_Result on_header(void *cls, enum MHD_ValueKind kind, const char *key,
+                                 const char *value)
+{
+    (void)kind;
+    struct framing *f = cls;
+    if (strcasecmp(key, "Content-Length") == 0)
+        f->lengths++;
+    if (strcasecmp(key, "Transfer-Encoding") == 0) {
+        f->encodings++;
+        f->chunked = value && strcasecmp(value, "chunked") == 0;
+    }
+    return MHD_YES;
+}
+
+/* Where a body ends must be said once: a proxy before us may read two answers otherwise than we do,
+ * and take a part of one request for another (RFC 9112, 6.3). False: answered. */
+static bool check_framing(struct request *r)
+{
+    struct framing f = {0};
+    MHD_get_connection_values(r->connection, MHD_HEADER_KIND, on_header, &f);
+    if (f.lengths + f.encodings <= 1 && (f.encodings == 0 || f.chunked))
+        return true;
+    request_reply_problem(r, 400, "malformed-request", NULL,
+                          "The length of the body must be told by one Content-Length or by "
+                          "Transfer-Encoding: chunked.");
+    request_header(r, "Connection", "close");
+    return false;
+}
+
+/* A body that says that it is too big is read all the same, within reason: a client that is busy
+ * sending looks for no answer, and finds a broken connection. */
+static void check_length(struct request *r)
+{
+    const char *text = request_get_header(r, "Content-Length");
+    unsigned long long length = text ? strtoull(text, NULL, 10) : 0;
+    if (length <= REQUEST_BODY_BYTES)
+        return;
+    r->body_too_big = true;
+    if (length > DRAIN_BYTES || request_get_header(r, "Expect"))
+        reply_too_big(r);
+}
+
 /* Answers at once what can be refused before the body came. */
 static void begin(struct request *r, const char *method, const char *path, const char *version)
 {
-    if (!admit(r) || refuse_uri(r, version) || !find_route(r, method, path))
+    if (!check_framing(r) || !admit(r) || refuse_uri(r, version) || !find_route(r, method, path))
         return;
     auth_begin(r);
-    const char *length = request_get_header(r, "Content-Length");
-    if (!r->status && length && strtoull(length, NULL, 10) > REQUEST_BODY_BYTES)
-        reply_too_big(r);
+    if (!r->status)
+        check_length(r);
     if (!r->status)
         read_if_match(r);
 }
@@ -273,7 +322,6 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
                                   const char *method, const char *version, const char *data,
                                   size_t *data_bytes, void **request)
 {
-    (void)connection;
     struct api *api = cls;
     struct request *r = *request;
     if (!r) /* memory was short */
@@ -281,6 +329,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
     if (!r->begun) {
         r->begun = true;
         api->requests_total++;
+        patience_header(connection);
         begin(r, method, url, version);
         return r->status ? send_reply(r) : MHD_YES;
     }
@@ -291,6 +340,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
     }
     if (!r->called) {
         r->called = true;
+        patience_whole(connection);
         if (r->body_too_big)
             reply_too_big(r);
         else if (api->stopping)
@@ -308,8 +358,9 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
 static void on_completed(void *cls, struct MHD_Connection *connection, void **request,
                          enum MHD_RequestTerminationCode why)
 {
-    (void)cls, (void)connection, (void)why;
+    (void)cls, (void)why;
     struct request *r = *request;
+    patience_over(connection);
     if (!r)
         return;
     if (r->response)
@@ -412,6 +463,7 @@ static struct err *start_http(struct api *api, int fd)
         MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)CONNECTIONS_OF_ONE,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_MEMORY_BYTES, MHD_OPTION_CONNECTION_TIMEOUT,
         (unsigned)IDLE_TIMEOUT_S, MHD_OPTION_NOTIFY_COMPLETED, on_completed, NULL,
+        MHD_OPTION_NOTIFY_CONNECTION, patience_connection, &api->patience,
         MHD_OPTION_STRICT_FOR_CLIENT, 1,
         api->tls ? MHD_OPTION_HTTPS_CERT_CALLBACK2 : MHD_OPTION_END, tls_retrieve,
         MHD_OPTION_HTTPS_PRIORITIES, TLS_VERSIONS, MHD_OPTION_END);
@@ -451,6 +503,7 @@ struct err *api_open(uv_loop_t *loop, struct async *async, const struct api_cont
     uv_timer_init(loop, &api->timer);
     uv_timer_init(loop, &api->heartbeat);
     api->poll.data = api->timer.data = api->heartbeat.data = api;
+    patience_open(&api->patience, loop);
     uv_poll_start(&api->poll, UV_READABLE, on_ready);
     stream_heartbeat_start(api);
     *out = api;
@@ -500,11 +553,20 @@ void api_stop(struct api *api)
     run(api);
 }
 
+static void count_closed(struct api *api)
+{
+    if (++api->closed == 4)
+        free_api(api);
+}
+
 static void on_closed(uv_handle_t *handle)
 {
-    struct api *api = handle->data;
-    if (++api->closed == 3)
-        free_api(api);
+    count_closed(handle->data);
+}
+
+static void on_patience_closed(uv_handle_t *handle)
+{
+    count_closed((struct api *)((char *)handle->data - offsetof(struct api, patience)));
 }
 
 void api_close(struct api *api)
@@ -525,4 +587,5 @@ void api_close(struct api *api)
     uv_close((uv_handle_t *)&api->poll, on_closed);
     uv_close((uv_handle_t *)&api->timer, on_closed);
     uv_close((uv_handle_t *)&api->heartbeat, on_closed);
+    patience_close(&api->patience, on_patience_closed);
 }

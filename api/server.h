@@ -9,6 +9,7 @@
 #include "api/async.h"
 #include "api/control.h"
 
+#include "api/patience.h"
 #include "api/rate.h"
 #include "api/tls.h"
 
@@ -22,6 +23,7 @@ struct api {
     uv_poll_t poll;       /* MHD's epoll descriptor */
     uv_timer_t timer;     /* MHD's next timeout */
     uv_timer_t heartbeat; /* of the event streams */
+    struct patience patience;
     uv_timer_cb on_timer;
     struct stream *streams; /* open event streams */
     int n_streams;

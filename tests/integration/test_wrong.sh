@@ -32,6 +32,20 @@ wrong() {
     expect "$2" 422 "$1"
 }
 
+# ---- Slow clients ----
+# They begin a header and never end it, a byte a second: the first request of a connection, and the
+# second. Whether they are hung up on is seen at the end.
+slow() {
+    hang_up=0
+    { printf "$2"; for _ in $(seq 60); do sleep 1; printf x || break; done; } 2>/dev/null |
+        timeout 60 curl -sN "telnet://${URL#http://}" >/dev/null 2>&1 || hang_up=$?
+    echo $hang_up >"$tmp/$1"
+}
+slow slow-first 'GET /healthz HTTP/1.1\r\nHost: ' &
+slow_first=$!
+slow slow-second 'GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /healthz HTTP/1.1\r\nHost: ' &
+slow_second=$!
+
 # ---- Fields: missing, of the wrong type, out of range, unknown, impossible together ----
 wrong '/model is missing' 'del(.model)'
 wrong '/data is missing' 'del(.data)'
@@ -221,6 +235,26 @@ head -c 1100000 /dev/zero | tr '\0' ' ' >"$tmp/body"
 body "too large" 413 '1048576 bytes' "@$tmp/body"
 ask -H 'Transfer-Encoding: chunked' --json "@$tmp/body" "$URL/v1/jobs"
 expect "too large in pieces" 413 '1048576 bytes'
+head -c 8000000 /dev/zero | tr '\0' ' ' >"$tmp/body"
+ask -H 'Expect:' --json "@$tmp/body" "$URL/v1/jobs"
+expect "too large and not asked before" 413 '1048576 bytes'
+raw() {
+    { printf "$1"; sleep 1; } | curl -sN --max-time 10 "telnet://${URL#http://}" >"$tmp/answer" || true
+    head -n 1 "$tmp/answer" | tr -d '\r'
+}
+post_raw='POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n'
+for framing in 'Content-Length: 2\r\nTransfer-Encoding: chunked' \
+    'Transfer-Encoding: chunked\r\ncontent-length: 2' 'Content-Length: 2\r\nContent-Length: 2' \
+    'Content-Length: 2\r\nContent-Length: 30' 'Transfer-Encoding: gzip, chunked' \
+    'Transfer-Encoding: chunked\r\nTransfer-Encoding: identity'; do
+    check "$framing" "$(raw "$post_raw$framing\r\n\r\n{}")" = 'HTTP/1.1 400 Bad Request'
+done
+check "one length" "$(raw "${post_raw}Content-Length: 2\r\n\r\n{}")" = \
+    'HTTP/1.1 422 Unprocessable Content'
+for last in 99999999999999999999 -1 1x 0x1; do
+    ask -H 'Accept: text/event-stream' -H "Last-Event-ID: $last" "$URL/v1/jobs/99/events"
+    expect "Last-Event-ID $last" 400 'Last-Event-ID'
+done
 ask -d '{}' "$URL/v1/jobs"
 expect "a form" 415 'application/json'
 spec x | ask --json @- -H 'Idempotency-Key: a b' "$URL/v1/jobs"
@@ -253,6 +287,10 @@ expect "DELETE" 405 'it takes GET, HEAD, POST'
 check "Allow" "$(sed -n 's/^Allow: \([A-Z, ]*\).*/\1/p' "$tmp/head")" = "GET, HEAD, POST"
 ask -X POST "$URL/v1/jobs/99/cancel"
 expect "cancel" 404 'there is no job 99'
+
+wait $slow_first $slow_second
+check "a slow header" "$(cat "$tmp/slow-first")" != 124
+check "a slow second header" "$(cat "$tmp/slow-second")" != 124
 
 # Nothing of all that is there, and the daemon is well.
 check "jobs" "$(get /v1/jobs | jq '.jobs | length')" = 0
