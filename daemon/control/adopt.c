@@ -35,7 +35,8 @@ static void adopt_process(struct member *m, int64_t pid, int64_t start_time)
         log_error("%s", err_message(err));
         err_free(err);
     }
-    if (m->process.pidfd < 0)
+    m->unseen = m->process.pidfd < 0;
+    if (m->unseen)
         ending_begin(m, -1);
 }
 
@@ -81,6 +82,7 @@ static struct err *adopt_attempt(struct control *c, struct store_tx *tx,
         return err_no_memory();
     TRY(fill(tx, r, attempt));
     const char *failed = NULL;
+    bool agreed = false; /* as in ending.c: a rank that has stopped does so with all others */
     for (int i = 0; i < r->world; i++) {
         const struct store_worker *w = &workers.items[i];
         struct member *m = &r->members[i];
@@ -92,7 +94,9 @@ static struct err *adopt_attempt(struct control *c, struct store_tx *tx,
             m->state = MEMBER_ENDED;
         else
             adopt_process(m, w->pid, w->start_time);
-        if (w->exit_status && strcmp(w->exit_status, "done") != 0)
+        bool stopped = w->exit_status && strcmp(w->exit_status, "stopped") == 0;
+        agreed = agreed || stopped;
+        if (w->exit_status && !stopped && strcmp(w->exit_status, "done") != 0)
             failed = w->reason ? w->reason : "a rank has ended";
     }
     tell(r);
@@ -100,6 +104,8 @@ static struct err *adopt_attempt(struct control *c, struct store_tx *tx,
         run_stop(r, attempt->reason ? attempt->reason : "it was told to stop before");
     else if (failed)
         run_stop(r, failed);
+    else if (agreed)
+        run_expect_end(r);
     ending_check(r);
     return NULL;
 }

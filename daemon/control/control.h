@@ -65,6 +65,7 @@ struct member {
     uv_poll_t poll; /* of process.pidfd */
     bool polling;
     bool killed; /* SIGKILL was ours */
+    bool unseen; /* it was gone when this daemon came */
     struct line *line;
     int64_t committed; /* records */
 

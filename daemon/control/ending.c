@@ -176,8 +176,8 @@ static void judge(struct ending *e)
         o->kind = text(e->exit, "kind");
         o->reason = text(e->exit, "reason");
         if (!o->reason && !strcmp(status, "stopped"))
-            o->reason =
-                m->run->stop_reason ? "stopped as it was told to" : "was stopped from outside";
+            o->reason = m->run->stop_reason || m->run->paused ? "stopped as it was told to"
+                                                              : "was stopped from outside";
         return;
     }
     if (m->report == REPORT_DONE) {
@@ -199,7 +199,7 @@ static void judge(struct ending *e)
     else if (m->signal > 0)
         snprintf(e->reason, sizeof e->reason, "was killed by signal %d (%s)", m->signal,
                  strsignal(m->signal));
-    else if (m->signal == 0)
+    else if (m->signal == 0 || !m->unseen)
         snprintf(e->reason, sizeof e->reason,
                  "ended without saying why; its log may tell: %.800s/%s.log", m->run->directory,
                  m->name);
@@ -266,7 +266,9 @@ static void after_end(void *arg, struct err *err)
              reason ? reason : "");
     run_log(r, m, LOG_LEVEL_INFO, "%s", why + strlen(m->name) + 1);
     m->state = MEMBER_ENDED;
-    if (strcmp(e->outcome.status, "done") != 0)
+    if (strcmp(e->outcome.status, "stopped") == 0 && !m->killed)
+        run_expect_end(r); /* all ranks have agreed to: the reason is the attempt's, not this one */
+    else if (strcmp(e->outcome.status, "done") != 0)
         run_stop(r, why);
     free_ending(e);
     ending_check(r);

@@ -15,6 +15,12 @@ static bool is(const char *text, const char *value)
     return text && strcmp(text, value) == 0;
 }
 
+/* It stopped since its lease was over. The ranks agree on that, but not all may have seen it. */
+static bool lease_over(const struct store_worker *w)
+{
+    return is(w->exit_status, "stopped") && is(w->exit_kind, err_kind_name(ERR_TIMEOUT));
+}
+
 /* The first worker that ended badly, those left out that only lost their peers or did as they were
  * told; of those the first, if there is no other. NULL: all are done. */
 static const struct store_worker *cause(const struct store_workers *workers)
@@ -25,7 +31,9 @@ static const struct store_worker *cause(const struct store_workers *workers)
         const struct store_worker *w = &workers->items[i];
         if (is(w->exit_status, "done"))
             continue;
-        int rank = is(w->exit_status, "stopped") ? 1 : is(w->exit_kind, "aborted") ? 2 : 3;
+        int rank = is(w->exit_status, "stopped") ? (lease_over(w) ? 1 : 0)
+                   : is(w->exit_kind, "aborted") ? 2
+                                                 : 3;
         if (!best || rank > best_rank || (rank == best_rank && w->ended_s < best->ended_s)) {
             best = w;
             best_rank = rank;
@@ -130,7 +138,7 @@ struct err *outcome_of_attempt(struct store_tx *tx, int64_t job_id, int64_t atte
     }
     struct store_attempt ended;
     TRY(store_attempt_get(tx, job_id, attempt, &ended));
-    if (stopped && is(w->exit_kind, "timeout")) { /* its lease was over: nobody's fault */
+    if (lease_over(w)) { /* nobody's fault */
         TRY(store_attempt_end(tx, job_id, attempt, STORE_OUTCOME_STOPPED, w->reason, now_s));
         return begin_again(tx, &job, w->reason, backoff_s, now_s);
     }

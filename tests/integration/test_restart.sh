@@ -48,6 +48,15 @@ check "the journal was read" "$(get "/v1/jobs/$id/events" |
     jq -c '[.events[] | select(.type == "rewind")] | length')" = 1
 check "its steps" "$(get "/v1/jobs/$id/metrics?keys=loss" | jq '.series.loss.total')" = 60
 
+# It dies while a daemon looks that did not start it: not our child, so no signal is known.
+id=$(submit step-ms=20 '.steps = 10000')
+wait_state "$id" running >/dev/null
+kill_daemon
+start_daemon
+kill -9 "$(pids "$id" | head -n 1)"
+wait_state "$id" failed >/dev/null
+check "the reason" "$(field "$id" .reason | grep -c 'rank 0 ended without saying why')" = 1
+
 # Acknowledged and killed at once: the job is there, and runs.
 for i in 1 2 3; do
     id=$(submit "quick-$i")

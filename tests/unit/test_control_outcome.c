@@ -146,6 +146,25 @@ static void test_cancelled(void **state)
     expect(tx, id, STORE_JOB_SUCCEEDED, 0, NULL);
 }
 
+/* Ranks that ended since nobody renewed their lease: whichever ended first, that is the reason, and
+ * no restart is counted. */
+static void test_lease_over(void **state)
+{
+    struct store_tx *tx = &((struct fixture *)*state)->tx;
+    const struct end over = {1, "stopped", "timeout", "its lease was over", true};
+    const struct end unaware = {0, "stopped", NULL, "was stopped from outside", true};
+    const struct end orders[][2] = {{over, unaware}, {unaware, over}};
+    for (int i = 0; i < 2; i++) {
+        int64_t id = make_job(tx, 2, 0);
+        run_attempt(tx, id, orders[i], 2);
+        expect(tx, id, STORE_JOB_RESTARTING, 0, "its lease was over");
+    }
+    const struct end outside[] = {{0, "stopped", NULL, "was stopped from outside", true}};
+    int64_t id = make_job(tx, 1, 0);
+    run_attempt(tx, id, outside, 1);
+    expect(tx, id, STORE_JOB_FAILED, 0, "rank 0 was stopped from outside");
+}
+
 /* The daemon died between a worker's launch and its bootstrap: not the job's fault. */
 static void test_never_began(void **state)
 {
@@ -210,7 +229,7 @@ int main(void)
         TEST(test_all_done),  TEST(test_cause),
         TEST(test_restarts),  TEST(test_what_no_restart_mends),
         TEST(test_cancelled), TEST(test_never_began),
-        TEST(test_tasks),
+        TEST(test_tasks),     TEST(test_lease_over),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
