@@ -2,8 +2,10 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define APPLICATION_ID 0x646c6c6d /* "dllm", in the file's header for file(1) and for us */
 
@@ -51,6 +53,18 @@ static struct err *check_integrity(struct store_tx *tx)
     return NULL;
 }
 
+/* Whether a daemon died while it made the database, before the write-ahead log was turned on: the
+ * transaction that it left must be undone, for which reading alone does not do. */
+static struct err *has_journal(const char *path, bool *has)
+{
+    char *journal;
+    if (asprintf(&journal, "%s-journal", path) < 0)
+        return err_no_memory();
+    *has = access(journal, F_OK) == 0;
+    free(journal);
+    return NULL;
+}
+
 struct err *store_probe(const char *path, const struct store_schema *schema)
 {
     struct stat st;
@@ -61,7 +75,9 @@ struct err *store_probe(const char *path, const struct store_schema *schema)
     if (st.st_size == 0)
         return NULL;
     struct store_tx tx = {0};
-    TRY(store_connect(&tx, path, true));
+    bool undo = false;
+    TRY(has_journal(path, &undo));
+    TRY(store_connect(&tx, path, !undo));
     struct err *e = check_identity(&tx, schema);
     if (!e)
         e = check_integrity(&tx);

@@ -142,12 +142,12 @@ static struct err *check_shard(const char *path, const struct checkpoint_shard *
     return err;
 }
 
-static struct err *check(struct look *l, const char *path)
+static struct err *check(struct look *l, int64_t step, const char *path)
 {
     struct checkpoint_manifest manifest;
     TRY(checkpoint_manifest_read(path, &manifest));
     struct err *err = NULL;
-    if (manifest.facts.job != l->job || manifest.facts.step > l->last)
+    if (manifest.facts.job != l->job || manifest.facts.step != step)
         err = err_new(ERR_INVALID, "%s is of job %" PRId64 ", step %" PRId64, path,
                       manifest.facts.job, manifest.facts.step);
     for (int i = 0; !err && i < manifest.facts.world; i++)
@@ -191,10 +191,10 @@ static struct err *look_at_files(void *arg)
         return NULL;
     }
     for (size_t i = 0; !err && i < count; i++) {
-        if (has_row(l, steps[i]))
+        if (has_row(l, steps[i]) || steps[i] > l->last) /* or its record is yet to come */
             continue;
         char *path = path_of(l, steps[i]);
-        err = path ? check(l, path) : err_no_memory();
+        err = path ? check(l, steps[i], path) : err_no_memory();
         if (err && (err_kind(err) == ERR_INVALID || err_kind(err) == ERR_NOT_FOUND)) {
             /* the others count all the same */
             log_error("%s: passed over", err_message(err));
