@@ -235,7 +235,7 @@ static struct err *write_end(struct store_tx *tx, void *arg)
     const struct run *r = e->member->run;
     const struct outcome *o = &e->outcome;
     if (r->is_task)
-        return outcome_of_task(tx, r->task, o);
+        return outcome_of_task(tx, r->task, o, r->control->config->backoff_s);
     if (e->lost[0])
         TRY(write_lost(tx, e));
     return store_worker_end(tx, r->job, r->attempt, e->member->rank, o->status, o->kind, o->reason,

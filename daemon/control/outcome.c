@@ -86,6 +86,18 @@ static struct err *succeed(struct store_tx *tx, const struct store_job *job, dou
     return store_job_transition(tx, job->id, 0, STORE_JOB_SUCCEEDED, NULL, now_s);
 }
 
+/* Nothing more of the job begins before its backoff is over. */
+static struct err *count_restart(struct store_tx *tx, const struct store_job *job, double backoff_s,
+                                 double now_s)
+{
+    double wait_s = backoff_s;
+    for (int64_t i = 0; i < job->restarts && wait_s < BACKOFF_MOST_S; i++)
+        wait_s *= 2;
+    if (wait_s > BACKOFF_MOST_S)
+        wait_s = BACKOFF_MOST_S;
+    return store_job_set_restarts(tx, job->id, job->restarts + 1, now_s + wait_s, now_s);
+}
+
 static struct err *fail(struct store_tx *tx, const struct store_job *job,
                         const struct store_worker *w, const char *why, double backoff_s,
                         double now_s)
@@ -101,15 +113,10 @@ static struct err *fail(struct store_tx *tx, const struct store_job *job,
         return store_job_transition(tx, job->id, 0, STORE_JOB_FAILED, max > 0 ? reason : why,
                                     now_s);
     }
-    double wait_s = backoff_s;
-    for (int64_t i = 0; i < job->restarts && wait_s < BACKOFF_MOST_S; i++)
-        wait_s *= 2;
-    if (wait_s > BACKOFF_MOST_S)
-        wait_s = BACKOFF_MOST_S;
     snprintf(reason, sizeof reason, "attempt %lld: %s; restart %lld of %d follows",
              (long long)job->attempts, why, (long long)job->restarts + 1, max);
     TRY(store_job_transition(tx, job->id, 0, STORE_JOB_RESTARTING, reason, now_s));
-    return store_job_set_restarts(tx, job->id, job->restarts + 1, now_s + wait_s, now_s);
+    return count_restart(tx, job, backoff_s, now_s);
 }
 
 struct err *outcome_of_attempt(struct store_tx *tx, int64_t job_id, int64_t attempt,
@@ -152,8 +159,38 @@ struct err *outcome_of_attempt(struct store_tx *tx, int64_t job_id, int64_t atte
     return fail(tx, &job, w, why, backoff_s, now_s);
 }
 
-struct err *outcome_of_task(struct store_tx *tx, int64_t task_id, const struct outcome *o)
+/* What may go better the next time. */
+static bool may_pass(const struct outcome *o)
 {
+    return is(o->status, "killed") || is(o->kind, err_kind_name(ERR_IO)) ||
+           is(o->kind, err_kind_name(ERR_NO_MEMORY));
+}
+
+/* A preparation counts as an attempt does: *again when it is queued once more. */
+static struct err *try_again(struct store_tx *tx, const struct store_task *task,
+                             const struct outcome *o, double backoff_s, bool *again)
+{
+    struct store_job job;
+    char reason[1400];
+    *again = false;
+    if (task->type != STORE_TASK_PREPARE || !task->job_id || !may_pass(o))
+        return NULL;
+    TRY(store_job_get(tx, task->job_id, &job));
+    int max = restart_max(&job);
+    if (job.intent != STORE_INTENT_RUN || job.restarts >= max)
+        return NULL;
+    *again = true;
+    snprintf(reason, sizeof reason, "%s%s; restart %lld of %d follows",
+             is(o->status, "killed") ? "it " : "",
+             o->reason ? o->reason : "it ended without a reason", (long long)job.restarts + 1, max);
+    TRY(store_task_transition(tx, task->id, 0, STORE_TASK_QUEUED, NULL, reason, o->time_s));
+    return count_restart(tx, &job, backoff_s, store_now());
+}
+
+struct err *outcome_of_task(struct store_tx *tx, int64_t task_id, const struct outcome *o,
+                            double backoff_s)
+{
+    bool again;
     struct store_task task;
     char reason[1200];
     TRY(store_task_get(tx, task_id, &task));
@@ -165,6 +202,9 @@ struct err *outcome_of_task(struct store_tx *tx, int64_t task_id, const struct o
     if (is(o->kind, OUTCOME_UNSEEN)) /* perhaps the whole machine went down: nobody's fault */
         return store_task_transition(tx, task_id, 0, STORE_TASK_QUEUED, NULL,
                                      "its process was gone when the daemon came back", o->time_s);
+    TRY(try_again(tx, &task, o, backoff_s, &again));
+    if (again)
+        return NULL;
     if (is(o->status, "done"))
         snprintf(reason, sizeof reason, "it ended, but reported no result");
     else

@@ -21,7 +21,10 @@ struct outcome {
  * failed, or restarting (not before backoff_s x 2^restarts). */
 struct err *outcome_of_attempt(struct store_tx *tx, int64_t job_id, int64_t attempt,
                                double backoff_s);
-/* The task's process has ended. A task whose result is there already stays as it is. */
-struct err *outcome_of_task(struct store_tx *tx, int64_t task_id, const struct outcome *outcome);
+/* The task's process has ended. A task whose result is there already stays as it is. A preparation
+ * that was killed, or that the disk or the memory refused, is queued again as long as its job's
+ * restart.max lets it, after the same backoff. */
+struct err *outcome_of_task(struct store_tx *tx, int64_t task_id, const struct outcome *outcome,
+                            double backoff_s);
 
 #endif

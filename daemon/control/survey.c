@@ -349,6 +349,18 @@ static struct err *read_stopping(struct store_tx *tx, struct survey *s)
     return NULL;
 }
 
+/* Whether the job of a task is in its backoff; read_waiting() knows for how long. */
+static struct err *job_waits(struct store_tx *tx, const struct store_task *task, bool *waits)
+{
+    struct store_job job;
+    *waits = false;
+    if (!task->job_id)
+        return NULL;
+    TRY(store_job_get(tx, task->job_id, &job));
+    *waits = job.not_before_s > store_now() && job.intent == STORE_INTENT_RUN;
+    return NULL;
+}
+
 static struct err *read_tasks(struct store_tx *tx, struct survey *s)
 {
     struct store_task_filter filter = {
@@ -360,7 +372,10 @@ static struct err *read_tasks(struct store_tx *tx, struct survey *s)
     for (size_t i = 0; i < tasks.count; i++) {
         const struct store_task *t = &tasks.items[i];
         bool queued = t->state == STORE_TASK_QUEUED;
-        if (!queued && !t->cancel_requested)
+        bool waits = false;
+        if (queued)
+            TRY(job_waits(tx, t, &waits));
+        if (waits || (!queued && !t->cancel_requested))
             continue;
         struct survey_item *item =
             add(s, queued ? SURVEY_START_TASK : SURVEY_STOP_TASK, t->id, queued ? t->job_id : 0);

@@ -74,6 +74,25 @@ post "/v1/jobs/$long/cancel" >/dev/null
 wait_state "$id" failed >/dev/null
 check "the reason" "$(has "$(reason "$id")" 'gone.jsonl')" = yes
 
+# A preparation that is killed is tried again, as often as restart.max says.
+echo '{"text": "SLOW"}' >"$tmp/data/train.jsonl"
+id=$(submit killed '.restart.max = 1')
+last=null
+for round in 1 2; do
+    for _ in $(seq 200); do
+        pid=$(get "/v1/tasks?job_id=$id" | jq -r '.tasks[0].pid')
+        [ "$pid" != null ] && [ "$pid" != "$last" ] && break
+        sleep 0.05
+    done
+    last=$pid
+    kill -9 "$pid"
+done
+wait_state "$id" failed >/dev/null
+check "the reason" "$(has "$(reason "$id")" 'killed by signal 9')" = yes
+check "restarts" "$(field "$id" .restarts)" = 1
+check "one task" "$(get "/v1/tasks?job_id=$id" | jq '.tasks | length')" = 1
+make_data
+
 # A journal that cannot be read is given up, and the history says so.
 id=$(submit step-ms=20 '.steps = 10000 | .parallel = {mode: "none"}')
 wait_step "$id" 5

@@ -215,21 +215,63 @@ static void test_tasks(void **state)
         OK(store_task_start(tx, id, node_id, -1, hash, "/d", 2));
         if (rows[i].cancel)
             OK(store_task_cancel(tx, id, "not wanted", 3));
-        OK(outcome_of_task(tx, id, &rows[i].outcome));
+        OK(outcome_of_task(tx, id, &rows[i].outcome, BACKOFF_S));
         OK(store_task_get(tx, id, &task));
         assert_int_equal(task.state, rows[i].state);
         assert_string_equal(task.reason, rows[i].reason);
     }
 }
 
+/* A preparation that was killed is tried again as often as its job may be restarted. */
+static void test_preparation_killed(void **state)
+{
+    struct store_tx *tx = &((struct fixture *)*state)->tx;
+    const struct outcome killed = {"killed", NULL, "was killed by signal 9 (Killed)", 9};
+    const struct outcome invalid = {"error", "invalid", "line 7 is no JSON", 9};
+    uint8_t hash[STORE_SECRET_HASH_BYTES] = {0};
+    struct store_node node = {.name = "n", .version = "1", .cpu_slots = 4, .resources_json = "{}"};
+    int64_t node_id, id, job_id = make_job(tx, 1, 1);
+    struct store_job job;
+    OK(store_node_register(tx, &node, 1, &node_id));
+    struct store_task task = {
+        .type = STORE_TASK_PREPARE, .parameters_json = "{}", .job_id = job_id};
+    OK(store_task_insert(tx, &task, 1, &id));
+    OK(store_task_start(tx, id, node_id, -1, hash, "/d", 2));
+    double before_s = store_now();
+    OK(outcome_of_task(tx, id, &killed, BACKOFF_S));
+    OK(store_task_get(tx, id, &task));
+    assert_int_equal(task.state, STORE_TASK_QUEUED);
+    assert_string_equal(task.reason, "it was killed by signal 9 (Killed); restart 1 of 1 follows");
+    OK(store_job_get(tx, job_id, &job));
+    assert_int_equal(job.restarts, 1);
+    assert_true(job.not_before_s >= before_s + BACKOFF_S);
+    OK(store_task_start(tx, id, node_id, -1, hash, "/d", 2));
+    OK(outcome_of_task(tx, id, &killed, BACKOFF_S));
+    OK(store_task_get(tx, id, &task));
+    assert_int_equal(task.state, STORE_TASK_FAILED);
+    /* What would come again is not tried again. */
+    struct store_task other = {
+        .type = STORE_TASK_PREPARE, .parameters_json = "{}", .job_id = make_job(tx, 1, 1)};
+    OK(store_task_insert(tx, &other, 1, &id));
+    OK(store_task_start(tx, id, node_id, -1, hash, "/d", 2));
+    OK(outcome_of_task(tx, id, &invalid, BACKOFF_S));
+    OK(store_task_get(tx, id, &other));
+    assert_int_equal(other.state, STORE_TASK_FAILED);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, fixture_connection, fixture_remove)
     const struct CMUnitTest tests[] = {
-        TEST(test_all_done),  TEST(test_cause),
-        TEST(test_restarts),  TEST(test_what_no_restart_mends),
-        TEST(test_cancelled), TEST(test_never_began),
-        TEST(test_tasks),     TEST(test_lease_over),
+        TEST(test_all_done),
+        TEST(test_cause),
+        TEST(test_restarts),
+        TEST(test_what_no_restart_mends),
+        TEST(test_cancelled),
+        TEST(test_never_began),
+        TEST(test_tasks),
+        TEST(test_lease_over),
+        TEST(test_preparation_killed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
