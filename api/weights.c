@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "api/inputs.h"
+#include "daemon/plan/tensors.h"
 #include "store/safetensors.h"
 
 #define PROBLEMS_MOST 20 /* of one file; a file of another model has hundreds */
@@ -26,12 +27,12 @@ static void shape_text(const int64_t *shape, int dims, char *out, size_t size)
         snprintf(out + used, size - used, "]");
 }
 
-/* A tensor [rows] (columns 0) or [rows, columns]. */
-static void expect(struct check *c, const char *name, int64_t rows, int64_t columns)
+static void expect(struct check *c, const struct model_tensor *expected)
 {
+    const char *name = expected->name;
+    const int64_t *shape = expected->shape;
     const struct safetensor *t = safetensors_find(c->file, name);
-    const int64_t shape[2] = {rows, columns};
-    int dims = columns ? 2 : 1;
+    int dims = expected->dims;
     c->known += t != NULL;
     if (c->wrong >= PROBLEMS_MOST)
         return;
@@ -51,38 +52,6 @@ static void expect(struct check *c, const char *name, int64_t rows, int64_t colu
         c->wrong++;
         problems_add(c->problems, c->pointer, "%s: %s is %s, but must be F32, BF16 or F16",
                      safetensors_path(c->file), name, safetensors_dtype_name(t->dtype));
-    }
-}
-
-static void expect_layer(struct check *c, const struct model_config *m, int64_t layer)
-{
-    int64_t q = m->heads * m->head_dim, kv = m->kv_heads * m->head_dim;
-    const struct {
-        const char *name;
-        int64_t rows, columns;
-        bool present;
-    } tensors[] = {
-        {"input_layernorm.weight", m->hidden, 0, true},
-        {"self_attn.q_proj.weight", q, m->hidden, true},
-        {"self_attn.k_proj.weight", kv, m->hidden, true},
-        {"self_attn.v_proj.weight", kv, m->hidden, true},
-        {"self_attn.q_proj.bias", q, 0, m->qkv_bias},
-        {"self_attn.k_proj.bias", kv, 0, m->qkv_bias},
-        {"self_attn.v_proj.bias", kv, 0, m->qkv_bias},
-        {"self_attn.q_norm.weight", m->head_dim, 0, m->head_norm},
-        {"self_attn.k_norm.weight", m->head_dim, 0, m->head_norm},
-        {"self_attn.o_proj.weight", m->hidden, q, true},
-        {"self_attn.o_proj.bias", m->hidden, 0, m->o_bias},
-        {"post_attention_layernorm.weight", m->hidden, 0, true},
-        {"mlp.gate_proj.weight", m->intermediate, m->hidden, true},
-        {"mlp.up_proj.weight", m->intermediate, m->hidden, true},
-        {"mlp.down_proj.weight", m->hidden, m->intermediate, true},
-    };
-    for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++) {
-        char name[96];
-        snprintf(name, sizeof name, "model.layers.%lld.%s", (long long)layer, tensors[i].name);
-        if (tensors[i].present)
-            expect(c, name, tensors[i].rows, tensors[i].columns);
     }
 }
 
@@ -109,13 +78,11 @@ void inputs_check_weights(const struct api_control *control, const char *pointer
         problems_add(problems, pointer, "%s", err_message(err));
     if (!err) {
         c.file = file;
-        expect(&c, "model.embed_tokens.weight", config->vocab, config->hidden);
-        for (int64_t layer = 0; layer < config->layers; layer++)
-            expect_layer(&c, config, layer);
-        expect(&c, "model.norm.weight", config->hidden, 0);
-        if (!config->tie_embeddings)
-            expect(&c, "lm_head.weight", config->vocab, config->hidden);
-        else
+        struct model_tensors_walk walk = {0};
+        struct model_tensor expected;
+        while (model_tensors_next(config, &walk, &expected))
+            expect(&c, &expected);
+        if (config->tie_embeddings) /* may be there, is not read */
             c.known += safetensors_find(file, "lm_head.weight") != NULL;
         if (c.wrong == 0 && c.known < safetensors_count(file))
             problems_add(problems, pointer, "%s has %zu tensors that this decoder does not have",

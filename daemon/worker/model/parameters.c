@@ -6,12 +6,13 @@
 #include <string.h>
 
 #include "daemon/base/philox.h"
+#include "daemon/plan/tensors.h"
 #include "store/safetensors.h"
 
 /* Elements: every group of parameters starts on a 256-byte boundary. */
 #define GROUP_ALIGNMENT 64
 
-static struct err *add(struct parameters *p, const char *name, int64_t rows, int64_t columns)
+static struct err *add(struct parameters *p, const struct model_tensor *tensor)
 {
     struct parameter *grown = realloc(p->items, (size_t)(p->n + 1) * sizeof *grown);
     if (!grown)
@@ -19,11 +20,11 @@ static struct err *add(struct parameters *p, const char *name, int64_t rows, int
     p->items = grown;
     struct parameter *item = &p->items[p->n++];
     memset(item, 0, sizeof *item);
-    snprintf(item->name, sizeof item->name, "%s", name);
-    item->dims = columns ? 2 : 1;
-    item->shape[0] = rows;
-    item->shape[1] = columns;
-    item->count = rows * (columns ? columns : 1);
+    snprintf(item->name, sizeof item->name, "%s", tensor->name);
+    item->dims = tensor->dims;
+    item->shape[0] = tensor->shape[0];
+    item->shape[1] = tensor->shape[1];
+    item->count = tensor->shape[0] * (tensor->dims == 2 ? tensor->shape[1] : 1);
     item->offset = p->count;
     p->count += item->count;
     return NULL;
@@ -34,57 +35,17 @@ static void align(struct parameters *p)
     p->count = (p->count + GROUP_ALIGNMENT - 1) / GROUP_ALIGNMENT * GROUP_ALIGNMENT;
 }
 
-static struct err *add_layer(struct parameters *p, int64_t layer)
-{
-    const struct model_config *c = &p->config;
-    int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
-    const struct {
-        const char *name;
-        int64_t rows, columns;
-        bool present, starts_group;
-    } rows[] = {
-        {"input_layernorm.weight", c->hidden, 0, true, true},
-        {"self_attn.q_proj.weight", q, c->hidden, true, true},
-        {"self_attn.k_proj.weight", kv, c->hidden, true, false},
-        {"self_attn.v_proj.weight", kv, c->hidden, true, false},
-        {"self_attn.q_proj.bias", q, 0, c->qkv_bias, true},
-        {"self_attn.k_proj.bias", kv, 0, c->qkv_bias, false},
-        {"self_attn.v_proj.bias", kv, 0, c->qkv_bias, false},
-        {"self_attn.q_norm.weight", c->head_dim, 0, c->head_norm, true},
-        {"self_attn.k_norm.weight", c->head_dim, 0, c->head_norm, true},
-        {"self_attn.o_proj.weight", c->hidden, q, true, true},
-        {"self_attn.o_proj.bias", c->hidden, 0, c->o_bias, true},
-        {"post_attention_layernorm.weight", c->hidden, 0, true, true},
-        {"mlp.gate_proj.weight", c->intermediate, c->hidden, true, true},
-        {"mlp.up_proj.weight", c->intermediate, c->hidden, true, false},
-        {"mlp.down_proj.weight", c->hidden, c->intermediate, true, true},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (!rows[i].present)
-            continue;
-        char name[96];
-        snprintf(name, sizeof name, "model.layers.%lld.%s", (long long)layer, rows[i].name);
-        if (rows[i].starts_group)
-            align(p);
-        TRY(add(p, name, rows[i].rows, rows[i].columns));
-    }
-    return NULL;
-}
-
 struct err *parameters_create(const struct model_config *config, struct parameters *out)
 {
     memset(out, 0, sizeof *out);
     out->config = *config;
-    struct err *e = add(out, "model.embed_tokens.weight", config->vocab, config->hidden);
-    for (int64_t layer = 0; !e && layer < config->layers; layer++)
-        e = add_layer(out, layer);
-    if (!e) {
-        align(out);
-        e = add(out, "model.norm.weight", config->hidden, 0);
-    }
-    if (!e && !config->tie_embeddings) {
-        align(out);
-        e = add(out, "lm_head.weight", config->vocab, config->hidden);
+    struct model_tensors_walk walk = {0};
+    struct model_tensor tensor;
+    struct err *e = NULL;
+    while (!e && model_tensors_next(config, &walk, &tensor)) {
+        if (tensor.starts_group)
+            align(out);
+        e = add(out, &tensor);
     }
     align(out);
     if (e)
