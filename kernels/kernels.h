@@ -16,9 +16,9 @@
  * K and V can share rows. Every offset is 64-bit. A shape that an operation does not accept is a
  * fault of the caller: an assertion.
  *
- * Arithmetic is in the tensors' dtype with fp32 accumulation; statistics (rstd, log-sum-exp),
- * losses and norms are fp32 whatever the dtype. "+=" in a comment means that the operation adds
- * to what is there; everything else is overwritten.
+ * Arithmetic is in the tensors' dtype with fp32 accumulation (the CPU backend computes in fp32
+ * alone); statistics (rstd, log-sum-exp), losses and norms are fp32 whatever the dtype. "+=" in a
+ * comment means that the operation adds to what is there; everything else is overwritten.
  */
 #ifndef KERNELS_KERNELS_H
 #define KERNELS_KERNELS_H
@@ -28,9 +28,10 @@
 #include <stdint.h>
 
 #include "daemon/base/err.h"
+#include "daemon/base/intervals.h"
 
 /* Raised whenever a struct or the meaning of a function below changes. A plugin of another number
- * is refused by name. */
+ * is to be refused by name. */
 #define KERNELS_ABI 1
 
 enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_I32, DTYPE_U8 };
@@ -69,22 +70,7 @@ struct kernel_queue;
 struct kernel_event;
 
 /* Interval attention (docs/mathematics.md, "Attention"): every query row sees at most one
- * interval of key positions in each of at most two pieces. */
-#define ATTENTION_PIECES 2
-
-/* Keys [position, position + length) lie at rows row .. of K and V. */
-struct key_chunk {
-    int64_t position;
-    int64_t length;
-    int64_t row;
-};
-
-/* [begin, end) in key positions; begin >= end is empty. */
-struct key_interval {
-    int64_t begin;
-    int64_t end;
-};
-
+ * interval of key positions in each of at most ATTENTION_PIECES pieces. */
 struct attention_piece {
     struct tensor k, v;   /* [m, H_kv, d] */
     struct tensor dk, dv; /* backward only, as k and v, += */
@@ -167,7 +153,7 @@ struct kernels {
 
     /* RMSNorm over the last dimension: y = x rstd w, rstd = 1/sqrt(mean(x^2) + eps). x is [n, m],
      * or [n, H, d] for the per-head norm with w [d]; rstd is [n] or [n, H], fp32.
-     * backward: dx += , dw += fp32 or dtype of dw. y may be x; dx must not overlap dy. */
+     * backward: dx += , dw += . y may be x; dx must not overlap dy. */
     void (*rmsnorm_forward)(struct kernel_queue *q, struct tensor y, struct tensor rstd,
                             struct tensor x, struct tensor w, float eps);
     void (*rmsnorm_backward)(struct kernel_queue *q, struct tensor dx, struct tensor dw,
@@ -216,7 +202,7 @@ struct kernels {
 };
 
 /* The projection onto the vocabulary with cross-entropy, in chunks of rows: logits of all rows are
- * never in memory at once. MATH: loss_i = CE(h_i W^T, label_i); gradients are of
+ * never in memory at once. loss_i = CE(h_i W^T, label_i); gradients are of
  * sum_i weight_i loss_i. */
 struct projection_loss {
     struct tensor h;       /* [n, m] */

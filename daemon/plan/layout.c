@@ -22,7 +22,6 @@
 /* A stretch each from the low end, the high end, and the two halves of the middle. */
 #define MAX_BLOCK_SPANS 4
 
-#define MAX_DEGREE 1024 /* as a spec */
 #define MAX_VIEWS 255
 /* No machine holds a micro-batch of more rows. */
 #define MAX_LENGTH ((int64_t)1 << 26)
@@ -34,9 +33,9 @@ static struct err *check_shape(const struct plan_shape *s, int rank)
     if (s->mode < MODE_NONE || s->mode > MODE_CSBP)
         return err_new(ERR_INVALID, "parallel.mode %d is none of csbp, cp, bp and none",
                        (int)s->mode);
-    if (s->degree < 1 || s->degree > MAX_DEGREE)
+    if (s->degree < 1 || s->degree > SPEC_MAX_DEGREE)
         return err_new(ERR_INVALID, "parallel.degree %d is not between 1 and %d", s->degree,
-                       MAX_DEGREE);
+                       SPEC_MAX_DEGREE);
     if (s->mode == MODE_NONE && s->degree != 1)
         return err_new(ERR_INVALID, "parallel.degree %d must be 1 where parallel.mode is none",
                        s->degree);

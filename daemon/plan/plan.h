@@ -20,8 +20,8 @@
 #include <stdint.h>
 
 #include "daemon/base/err.h"
+#include "daemon/base/intervals.h"
 #include "daemon/plan/spec.h"
-#include "kernels/kernels.h" /* struct key_chunk, struct key_interval: data only */
 
 /* What the layout of one sequence over one group depends on. */
 struct plan_shape {

@@ -14,6 +14,9 @@
 #include "daemon/plan/model.h"
 #include "daemon/plan/problems.h"
 
+/* Ranks that can share a sequence: what everybody who indexes them has room for. */
+#define SPEC_MAX_DEGREE 1024
+
 enum spec_device { SPEC_DEVICE_AUTO, SPEC_DEVICE_CPU, SPEC_DEVICE_CUDA };
 enum objective_type { OBJECTIVE_BLOCK_DIFFUSION, OBJECTIVE_FAST_DLLM_V2, OBJECTIVE_AUTOREGRESSIVE };
 enum loss_weighting { LOSS_INVERSE_T, LOSS_UNIT };

@@ -49,7 +49,6 @@ static const char *const tokenizer_names[] = {"bytes", NULL};
 /* What the type of a job cannot do without is bounded far above what anybody needs, so that no
  * product of sizes leaves 63 bits. */
 #define MAX_BLOCK (1 << 20)
-#define MAX_DEGREE 1024 /* what a worker has room for */
 #define MAX_RANKS 4096
 #define MAX_MICRO_SEQUENCES 4096
 #define MAX_SEQUENCES (MAX_RANKS * MAX_MICRO_SEQUENCES)
@@ -118,7 +117,7 @@ const struct spec_field spec_fields[] = {
     {"/parallel/mode", SPEC_ENUM, AT(parallel.mode), "How the ranks of a group share a sequence",
      .fallback = SPEC_FIXED, .number = MODE_CSBP, .names = mode_names},
     {"/parallel/degree", SPEC_INT, AT(parallel.degree), "Ranks that share a sequence",
-     .fallback = SPEC_FIXED, .number = 1, .range = FROM_TO(1, MAX_DEGREE)},
+     .fallback = SPEC_FIXED, .number = 1, .range = FROM_TO(1, SPEC_MAX_DEGREE)},
     {"/parallel/data", SPEC_INT, AT(parallel.data), "Groups that train side by side",
      .fallback = SPEC_FIXED, .number = 1, .range = FROM_TO(1, MAX_RANKS)},
 

@@ -1,8 +1,8 @@
 #include "daemon/worker/engine.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "daemon/base/clock.h"
 #include "daemon/worker/optim/zero1.h"
@@ -226,16 +226,17 @@ struct err *engine_accumulate(struct engine *e, const struct batch *batch,
     return error;
 }
 
-struct err *engine_finish_sums(struct engine *e, struct engine_sums *sums, double *orders)
+struct err *engine_finish_sums(struct engine *e, struct engine_sums *sums, double *extra, size_t n)
 {
-    double values[2 + ENGINE_ORDERS] = {sums->loss, sums->denominator};
-    if (orders)
-        memcpy(values + 2, orders, ENGINE_ORDERS * sizeof *orders);
-    TRY(comm_sum(e->options.world, values, 2 + ENGINE_ORDERS));
+    double values[2 + ENGINE_EXTRA] = {sums->loss, sums->denominator};
+    assert(n <= ENGINE_EXTRA);
+    for (size_t i = 0; i < n; i++)
+        values[2 + i] = extra[i];
+    TRY(comm_sum(e->options.world, values, 2 + n));
     sums->loss = values[0];
     sums->denominator = values[1];
-    if (orders)
-        memcpy(orders, values + 2, ENGINE_ORDERS * sizeof *orders);
+    for (size_t i = 0; i < n; i++)
+        extra[i] = values[2 + i];
     return NULL;
 }
 

@@ -59,10 +59,10 @@ void engine_zero_gradients(struct engine *e);
 struct err *engine_accumulate(struct engine *e, const struct batch *batch,
                               const struct objective_spec *objective, bool backward,
                               struct engine_sums *sums);
-/* Sums over all ranks; `orders` (small counts, may be NULL) are summed with them in the same
+/* Sums over all ranks; n more values (at most ENGINE_EXTRA) are summed with them in the same
  * collective, so that all ranks learn of an order at the same step. */
-#define ENGINE_ORDERS 5
-struct err *engine_finish_sums(struct engine *e, struct engine_sums *sums, double *orders);
+#define ENGINE_EXTRA 8
+struct err *engine_finish_sums(struct engine *e, struct engine_sums *sums, double *extra, size_t n);
 
 /* options: all but grad_scale. max_grad_norm 0: no clipping. *grad_norm: of gradient / N, before
  * clipping; one that is not finite is ERR_INVALID, and nothing is updated. N = 0 is the caller's to

@@ -20,7 +20,7 @@ static struct err *accumulate(struct engine *engine, const struct dataset *datas
                       batch->length);
         TRY(engine_accumulate(engine, batch, objective, false, sums));
     }
-    return engine_finish_sums(engine, sums, NULL);
+    return engine_finish_sums(engine, sums, NULL, 0);
 }
 
 struct err *evaluate_run(struct engine *engine, const struct dataset *dataset,

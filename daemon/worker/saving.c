@@ -6,9 +6,9 @@
 
 #include "daemon/base/clock.h"
 #include "daemon/base/log.h"
-#include "store/checkpoint_directory.h"
 #include "daemon/worker/checkpoint/reader.h"
 #include "daemon/worker/checkpoint/writer.h"
+#include "store/checkpoint_directory.h"
 
 /* How long a rank whose shard is written waits for the others'. */
 #define PATIENCE_S 600.0
@@ -74,7 +74,8 @@ size_t saving_memory_bytes(const struct saving *s)
     return checkpoint_writer_memory_bytes(s->writer);
 }
 
-static struct err *load(struct saving *s, const struct checkpoint *c, int64_t *step)
+static struct err *load(struct saving *s, const struct checkpoint *c, int64_t *step,
+                        int64_t *updates)
 {
     const struct checkpoint_manifest *manifest = checkpoint_manifest(c);
     const struct checkpoint_snapshot *room = checkpoint_snapshot(s->writer);
@@ -88,14 +89,15 @@ static struct err *load(struct saving *s, const struct checkpoint *c, int64_t *s
     TRY(checkpoint_read(c, engine_parameters(engine), begin, count, room->weights, room->m,
                         room->v));
     *step = manifest->facts.step;
+    *updates = manifest->facts.optimizer_step;
     return engine_load_state(engine, room->weights, room->m, room->v);
 }
 
-struct err *saving_resume(struct saving *s, const char *path, int64_t *step)
+struct err *saving_resume(struct saving *s, const char *path, int64_t *step, int64_t *updates)
 {
     struct checkpoint *c;
     TRY(checkpoint_open(path, false, &c));
-    struct err *e = load(s, c, step);
+    struct err *e = load(s, c, step, updates);
     checkpoint_close(c);
     return e;
 }
@@ -174,14 +176,14 @@ void saving_want(struct saving *s)
     s->wanted = true;
 }
 
-struct err *saving_begin(struct saving *s, int64_t step, bool *begun)
+struct err *saving_begin(struct saving *s, int64_t step, int64_t updates, bool *begun)
 {
     *begun = s->wanted && !s->under_way;
     if (!*begun)
         return NULL;
     const struct checkpoint_snapshot *to = checkpoint_snapshot(s->writer);
     TRY(engine_save_state(s->options.engine, to->weights, to->m, to->v));
-    TRY(checkpoint_begin(s->writer, step, step, step * s->options.spec->batch.sequences));
+    TRY(checkpoint_begin(s->writer, step, updates, step * s->options.spec->batch.sequences));
     s->wanted = false;
     s->under_way = true;
     return NULL;

@@ -32,8 +32,9 @@ struct err *saving_create(const struct saving_options *options, struct saving **
 void saving_destroy(struct saving *s);
 size_t saving_memory_bytes(const struct saving *s);
 
-/* Loads the checkpoint at `path` into the engine; every rank calls it. *step: of the job, done. */
-struct err *saving_resume(struct saving *s, const char *path, int64_t *step);
+/* Loads the checkpoint at `path` into the engine; every rank calls it. *step: of the job, done;
+ * *updates: of the weights by then. */
+struct err *saving_resume(struct saving *s, const char *path, int64_t *step, int64_t *updates);
 
 /* Tells the daemon what has become of the checkpoint under way. Once a step. */
 struct err *saving_poll(struct saving *s);
@@ -43,7 +44,7 @@ bool saving_is_busy(const struct saving *s);
 void saving_want(struct saving *s);
 /* Behind `step`, when all ranks have agreed that nobody is busy: begins what is wanted. *begun: it
  * did. */
-struct err *saving_begin(struct saving *s, int64_t step, bool *begun);
+struct err *saving_begin(struct saving *s, int64_t step, int64_t updates, bool *begun);
 /* Waits for the end of the one under way. Its failure is returned, not only told. */
 struct err *saving_finish(struct saving *s);
 

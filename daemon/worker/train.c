@@ -21,8 +21,6 @@
 /* How long ranks wait for each other in a collective before they take the rest for dead. */
 #define COLLECTIVE_TIMEOUT_S 300.0
 
-#define MAX_DEGREE 1024
-
 struct run {
     struct link *link;
     struct job_spec spec;
@@ -34,7 +32,8 @@ struct run {
     struct engine *engine;
     struct batch *batch;
     struct saving *saving;
-    int64_t done; /* steps that the checkpoint it began from has */
+    int64_t done;    /* steps that the checkpoint it began from has */
+    int64_t updates; /* of the weights so far: a step without a loss makes none */
 };
 
 /* ---- Set-up ---- */
@@ -55,6 +54,8 @@ static struct err *read_spec(struct run *run)
         run->rank = link_identity(run->link)->rank;
         run->world = spec_world_size(&run->spec);
         run->replica = run->rank / run->spec.parallel.degree;
+        if (run->spec.device == SPEC_DEVICE_CUDA)
+            e = err_new(ERR_INVALID, "this worker has no CUDA backend");
     }
     return e;
 }
@@ -77,7 +78,7 @@ static struct err *meet(struct run *run)
         run->group_comm = run->world_comm;
         return NULL;
     }
-    int members[MAX_DEGREE];
+    int members[SPEC_MAX_DEGREE];
     for (int i = 0; i < degree; i++)
         members[i] = run->replica * degree + i;
     struct meeting_group group = {&meeting, run->world, members, degree};
@@ -137,7 +138,8 @@ static struct err *begin(struct run *run)
     if (!options.directory)
         return err_new(ERR_INTERNAL, "the daemon's welcome names no directory for checkpoints");
     TRY(saving_create(&options, &run->saving));
-    return checkpoint ? saving_resume(run->saving, checkpoint, &run->done) : load_weights(run);
+    return checkpoint ? saving_resume(run->saving, checkpoint, &run->done, &run->updates)
+                      : load_weights(run);
 }
 
 static struct err *check_dataset(const struct run *run)
@@ -173,7 +175,6 @@ static struct err *set_up(struct run *run)
     cJSON_AddNumberToObject(
         started, "memory_bytes",
         (double)(engine_memory_bytes(run->engine) + saving_memory_bytes(run->saving)));
-    cJSON_AddNumberToObject(started, "done", (double)run->done);
     return link_record(run->link, "started", started);
 }
 
@@ -194,7 +195,14 @@ static void tear_down(struct run *run)
 
 /* What ranks agree on in the sums that engine_finish_sums carries along: how many of them have the
  * order, or are busy. */
-enum agreed { AGREED_STOP, AGREED_PAUSE, AGREED_LEASE_OVER, AGREED_SAVE, AGREED_BUSY };
+enum agreed {
+    AGREED_STOP,
+    AGREED_PAUSE,
+    AGREED_LEASE_OVER,
+    AGREED_SAVE,
+    AGREED_BUSY,
+    AGREED_COUNT
+};
 
 static void read_orders(const struct run *run, double *orders)
 {
@@ -246,11 +254,12 @@ static struct err *update(struct run *run, int64_t step, const struct engine_sum
         .beta2 = spec->optimizer.beta2,
         .eps = spec->optimizer.eps,
         .weight_decay = spec->optimizer.weight_decay,
-        .step = step,
+        .step = run->updates + 1,
     };
     double grad_norm;
     TRY(engine_update(run->engine, sums->denominator, &options, spec->optimizer.max_grad_norm,
                       &grad_norm));
+    run->updates++;
     cJSON_AddNumberToObject(metrics, "loss", sums->loss / sums->denominator);
     cJSON_AddNumberToObject(metrics, "lr", options.lr);
     cJSON_AddNumberToObject(metrics, "grad_norm", grad_norm);
@@ -290,7 +299,7 @@ static struct err *step_once(struct run *run, int64_t step, cJSON *metrics, doub
         TRY(engine_accumulate(run->engine, run->batch, &spec->objective, true, &sums));
     }
     read_orders(run, orders);
-    TRY(engine_finish_sums(run->engine, &sums, orders));
+    TRY(engine_finish_sums(run->engine, &sums, orders, AGREED_COUNT));
     if (!isfinite(sums.loss))
         return err_new(ERR_INVALID,
                        "step %" PRId64 ": the loss is %f: the weights are not finite%s", step,
@@ -363,7 +372,7 @@ static struct err *save_if_due(struct run *run, int64_t step, const double *orde
     if (last)
         err_free(saving_finish(run->saving)); /* of an earlier step, told already if it failed */
     if (last || orders[AGREED_BUSY] == 0)
-        TRY(saving_begin(run->saving, step, &begun));
+        TRY(saving_begin(run->saving, step, run->updates, &begun));
     if (step == spec->steps || !begun || !(lease_over || pause))
         return NULL;
     struct err *failure = saving_finish(run->saving);
@@ -372,11 +381,10 @@ static struct err *save_if_due(struct run *run, int64_t step, const double *orde
         return failure;
     }
     /* One rank may have failed where others did not: they agree on it. */
-    double failed[ENGINE_ORDERS] = {failure != NULL};
-    struct engine_sums none = {0};
+    double failed = failure != NULL;
     err_free(failure); /* told already */
-    TRY(engine_finish_sums(run->engine, &none, failed));
-    *end = failed[0] == 0;
+    TRY(comm_sum(run->world_comm, &failed, 1));
+    *end = failed == 0;
     return NULL;
 }
 
@@ -387,7 +395,7 @@ static struct err *run_steps(struct run *run, bool *stopped)
         TRY(evaluate_now(run, spec->steps));
     for (int64_t step = run->done + 1; step <= spec->steps && !*stopped; step++) {
         cJSON *metrics = cJSON_CreateObject();
-        double orders[ENGINE_ORDERS] = {0};
+        double orders[AGREED_COUNT] = {0};
         struct err *e = metrics ? step_once(run, step, metrics, orders) : err_no_memory();
         if (e) {
             cJSON_Delete(metrics);

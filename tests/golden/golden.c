@@ -222,7 +222,7 @@ static struct err *accumulate_all(struct engine *engine, const struct golden_cas
     engine_zero_gradients(engine);
     for (int i = 0; i < c->n_batches; i++)
         TRY(engine_accumulate(engine, c->batches[i], &c->objective, true, sums));
-    return engine_finish_sums(engine, sums, NULL);
+    return engine_finish_sums(engine, sums, NULL, 0);
 }
 
 static struct err *check_gradients(struct engine *engine, const struct golden_case *c, float *flat,

@@ -88,7 +88,7 @@ static struct err *one_step(struct engine *engine, const struct trial *t, int re
         fill(b, (uint64_t)(position + replica * per_replica + i));
         TRY(engine_accumulate(engine, b, &objective, true, &sums));
     }
-    TRY(engine_finish_sums(engine, &sums, NULL));
+    TRY(engine_finish_sums(engine, &sums, NULL, 0));
     TRY(engine_update(engine, sums.denominator, &options, 1.0f, &out->norms[step - 1]));
     out->losses[step - 1] = sums.loss / sums.denominator;
     return NULL;

@@ -111,13 +111,9 @@ static struct err *body(int rank, int world, const struct meeting *meeting, void
 
 static void counters_are_what_crosses_the_wire(void **state)
 {
-    struct err *e = *state;
-    if (e) {
-        print_message("skipped: %s\n", err_message(e));
-        skip();
-    }
+    (void)state;
     struct rank_outcome outcomes[WORLD];
-    e = ranks_run(WORLD, body, NULL, TIMEOUT_S, outcomes);
+    struct err *e = ranks_run(WORLD, body, NULL, TIMEOUT_S, outcomes);
     if (e)
         fail_msg("%s", err_message(e));
     for (int o = 0; o < OPERATIONS; o++) {
@@ -139,20 +135,19 @@ static void counters_are_what_crosses_the_wire(void **state)
     ranks_free(outcomes, WORLD);
 }
 
-static int enter(void **state)
-{
-    *state = netns_enter();
-    return 0;
-}
-
-static int leave(void **state)
-{
-    err_free(*state);
-    return 0;
-}
+/* Where a network namespace cannot be had the whole program is skipped, and says so to Meson. */
+#define SKIPPED 77
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(counters_are_what_crosses_the_wire)};
-    return cmocka_run_group_tests(tests, enter, leave);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(counters_are_what_crosses_the_wire),
+    };
+    struct err *e = netns_enter();
+    if (e) {
+        print_message("skipped: %s\n", err_message(e));
+        err_free(e);
+        return SKIPPED;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

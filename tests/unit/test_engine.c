@@ -107,7 +107,7 @@ static struct err *one_step(struct engine *engine, const struct trial *t, int re
         }
         TRY(engine_accumulate(engine, b, &o, true, sums));
     }
-    return engine_finish_sums(engine, sums, NULL);
+    return engine_finish_sums(engine, sums, NULL, 0);
 }
 
 static struct err *train(struct engine *engine, const struct trial *t, int replica, struct batch *b,

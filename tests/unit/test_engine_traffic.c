@@ -61,7 +61,7 @@ static struct err *step(struct engine *engine, struct comm *comm, const struct b
     TRY(engine_accumulate(engine, b, o, true, &sums));
     out->rank.attention.counted = received(comm) - counted;
     TRY(read_wire(comm, &wire[1]));
-    TRY(engine_finish_sums(engine, &sums, NULL));
+    TRY(engine_finish_sums(engine, &sums, NULL, 0));
     counted = received(comm);
     struct adamw options = {.lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .step = 1};
     TRY(engine_update(engine, sums.denominator, &options, 1.0f, &norm));
@@ -187,11 +187,7 @@ static struct measured measure(const char *mode, int degree, int window)
 
 static void traffic_is_as_planned(void **state)
 {
-    struct err *e = *state;
-    if (e) {
-        print_message("skipped: %s\n", err_message(e));
-        skip();
-    }
+    (void)state;
     struct measured csbp = measure("csbp", 4, 0), cp = measure("cp", 4, 0);
     struct measured windowed = measure("csbp", 4, LENGTH / 8), bp = measure("bp", 2, 0);
     expect_near("update of csbp 4", &csbp.update);
@@ -203,22 +199,19 @@ static void traffic_is_as_planned(void **state)
     measure("csbp", 3, 0); /* nothing divides */
 }
 
-static int enter(void **state)
-{
-    *state = netns_enter();
-    return 0;
-}
-
-static int leave(void **state)
-{
-    err_free(*state);
-    return 0;
-}
+/* Where a network namespace cannot be had the whole program is skipped, and says so to Meson. */
+#define SKIPPED 77
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(traffic_is_as_planned),
     };
-    return cmocka_run_group_tests(tests, enter, leave);
+    struct err *e = netns_enter();
+    if (e) {
+        print_message("skipped: %s\n", err_message(e));
+        err_free(e);
+        return SKIPPED;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

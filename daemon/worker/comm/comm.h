@@ -1,5 +1,5 @@
-/* Collectives between the ranks of a job. One interface, three engines: self (one rank), gloo (CPU
- * workers over TCP, comm_gloo.cc), nccl (in the CUDA plugin).
+/* Collectives between the ranks of a job. One interface, two engines: self (one rank) and gloo (CPU
+ * workers over TCP, comm_gloo.cc); comm_engine.h is where another one plugs in.
  *
  * Every rank of a communicator calls the same operations in the same order. Buffers are device
  * memory of the backend that the communicator was made for. Operations are queued like kernels

@@ -5,8 +5,6 @@
 
 #include "daemon/base/clock.h"
 
-#define MAX_GROUP 1024
-
 struct err *exchange_create(const struct kernels *kernels, struct comm *group,
                             struct kernel_queue *compute, struct exchange *out)
 {
@@ -14,7 +12,7 @@ struct err *exchange_create(const struct kernels *kernels, struct comm *group,
     out->kernels = kernels;
     out->group = group;
     out->compute = compute;
-    assert(comm_world(group) <= MAX_GROUP);
+    assert(comm_world(group) <= SPEC_MAX_DEGREE);
     struct err *e = kernels->queue_create(&out->wire);
     if (!e)
         e = kernels->event_create(&out->packed);
@@ -81,7 +79,7 @@ void exchange_forward_begin(struct exchange *x, const struct plan_kind *kind, st
         comm_all_gather(x->group, x->wire, packed.data, remote_kv.data,
                         (size_t)kind->gather_rows * row_bytes(kv));
     } else {
-        size_t send[MAX_GROUP], recv[MAX_GROUP];
+        size_t send[SPEC_MAX_DEGREE], recv[SPEC_MAX_DEGREE];
         to_bytes(x, kind->send_counts, row_bytes(kv), send);
         to_bytes(x, kind->recv_counts, row_bytes(kv), recv);
         comm_all_to_all(x->group, x->wire, packed.data, send, remote_kv.data, recv);
@@ -108,7 +106,7 @@ void exchange_backward_begin(struct exchange *x, const struct plan_kind *kind,
                             own_slot(x, kind, d_remote_kv).data,
                             (size_t)(kind->gather_rows * d_remote_kv.shape[1]), reduce);
     } else {
-        size_t send[MAX_GROUP], recv[MAX_GROUP];
+        size_t send[SPEC_MAX_DEGREE], recv[SPEC_MAX_DEGREE];
         to_bytes(x, kind->recv_counts, row_bytes(d_remote_kv), send);
         to_bytes(x, kind->send_counts, row_bytes(d_remote_kv), recv);
         comm_all_to_all(x->group, x->wire, d_remote_kv.data, send, packed_kv.data, recv);

@@ -15,7 +15,6 @@
 #include "daemon/base/err.h"
 #include "daemon/plan/plan.h"
 #include "daemon/plan/spec.h"
-#include "daemon/worker/model/decoder.h"
 
 /* Fast-dLLM v2 masks with probability (1 - eps) t + eps. */
 #define FAST_DLLM_V2_EPS 1e-3f
