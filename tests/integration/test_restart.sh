@@ -180,7 +180,7 @@ check "the first one's url" "$(cat "$state/run/url")" = "$URL"
 check "the first one's socket" -S "$state/run/worker.sock"
 
 # The state directory is moved away under the daemon: nothing is acknowledged that nobody will find.
-id=$(submit step-ms=10 '.steps = 200')
+id=$(submit step-ms=10 '.steps = 600')
 wait_step "$id" 1
 mv "$state" "$tmp/away"
 check "not ready" "$(ready)" = 503
@@ -193,7 +193,7 @@ mv "$tmp/away" "$state"
 check "ready again" "$(ready)" = 200
 check "it was not taken" "$(get '/v1/jobs?name=lost' | jq '.jobs | length')" = 0
 wait_state "$id" succeeded >/dev/null
-check "nothing was lost" "$(get "/v1/jobs/$id/metrics?keys=loss" | jq '.series.loss.total')" = 200
+check "nothing was lost" "$(get "/v1/jobs/$id/metrics?keys=loss" | jq '.series.loss.total')" = 600
 cp "$state/dllmd.db" "$tmp/copy.db"
 mv "$state/dllmd.db" "$tmp/original.db"
 mv "$tmp/copy.db" "$state/dllmd.db"
