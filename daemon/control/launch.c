@@ -98,7 +98,6 @@ struct err *launch_clean(const char *directory, const char *name)
 
 struct unit_signal {
     uv_work_t request;
-    struct launcher *launcher;
     char instance[LAUNCH_INSTANCE_BYTES];
     int signal;
 };
@@ -106,7 +105,7 @@ struct unit_signal {
 static void send_signal(uv_work_t *request)
 {
     struct unit_signal *s = request->data;
-    struct err *err = launch_unit_signal(s->launcher, s->instance, s->signal);
+    struct err *err = launch_unit_signal(s->instance, s->signal);
     if (err)
         log_warning("%s", err_message(err));
     err_free(err);
@@ -121,14 +120,19 @@ static void after_signal(uv_work_t *request, int status)
 void launch_signal(struct launcher *launcher, uv_loop_t *loop, int pidfd, const char *instance,
                    int signal)
 {
-    if (process_signal(pidfd, signal) || errno == ESRCH || !launcher)
+    if (process_signal(pidfd, signal) || errno == ESRCH)
         return;
+    if (!launcher) {
+        log_error("%s cannot be signalled: %s; it was started as a unit, but units are not "
+                  "started any more (\"launcher\")",
+                  instance, strerror(errno));
+        return;
+    }
     struct unit_signal *s = calloc(1, sizeof *s);
     if (!s) {
         log_error("%s cannot be signalled: memory is short", instance);
         return;
     }
-    s->launcher = launcher;
     s->signal = signal;
     snprintf(s->instance, sizeof s->instance, "%s", instance);
     s->request.data = s;

@@ -399,9 +399,8 @@ struct err *launch_unit(const struct launch *launch, struct launched *out)
 
 /* ---- Signals ---- */
 
-struct err *launch_unit_signal(struct launcher *l, const char *instance, int signal)
+struct err *launch_unit_signal(const char *instance, int signal)
 {
-    (void)l;
     struct unit unit;
     sd_bus *bus = NULL;
     sd_bus_error e = SD_BUS_ERROR_NULL;

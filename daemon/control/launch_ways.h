@@ -13,6 +13,6 @@ bool launch_variables(const struct launch *launch, char *out[LAUNCH_VARIABLES]);
 struct err *launch_plain(const struct launch *launch, struct launched *out);
 struct err *launch_unit(const struct launch *launch, struct launched *out);
 /* Blocks. */
-struct err *launch_unit_signal(struct launcher *launcher, const char *instance, int signal);
+struct err *launch_unit_signal(const char *instance, int signal);
 
 #endif
