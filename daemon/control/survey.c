@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/base/source_kind.h"
 #include "store/datasets.h"
 #include "store/jobs.h"
 #include "store/tasks.h"
@@ -66,26 +67,14 @@ static struct err *add_file(struct fingerprint *f, const char *path, const struc
     return f->newest ? NULL : err_no_memory();
 }
 
-/* Whether preparation reads a file of this name in its directory (daemon/worker/data/sources.c). */
-static bool is_source(const char *name)
-{
-    static const char *const endings[] = {".jsonl", ".ndjson", ".txt"};
-    size_t n = strlen(name);
-    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
-        size_t m = strlen(endings[i]);
-        if (n > m && name[0] != '.' && strcmp(name + n - m, endings[i]) == 0)
-            return true;
-    }
-    return false;
-}
-
 static struct err *look_in(DIR *dir, const char *path, struct fingerprint *out)
 {
     struct err *err = NULL;
     struct stat st;
     for (struct dirent *entry; !err && (entry = readdir(dir));) {
         char *file = NULL;
-        if (!is_source(entry->d_name))
+        enum source_kind kind;
+        if (!source_kind_of(entry->d_name, &kind))
             continue;
         if (asprintf(&file, "%s/%s", path, entry->d_name) < 0)
             return err_no_memory();
