@@ -37,8 +37,8 @@ struct async_item {
 struct err *async_open(uv_loop_t *loop, struct store *store, struct async **out);
 /* Called on the loop thread after a round of callbacks in which a write was committed. */
 void async_on_commit(struct async *a, void (*fn)(void *user), void *user);
-/* `guard` is asked before each write. What it says (a sentence that lives until the next call; NULL:
- * nothing is wrong) is the write's error, ERR_IO, and nothing is written. */
+/* `guard` is asked before each write. What it says (a sentence that lives until the next call;
+ * NULL: nothing is wrong) is the write's error, ERR_IO, and nothing is written. */
 void async_guard(struct async *a, const char *(*guard)(void *user), void *user);
 /* Items handed over whose callback has not come yet. */
 size_t async_pending(const struct async *a);

@@ -34,7 +34,8 @@ const cJSON *link_welcome(const struct link *l);
 /* Appends a record to the journal and queues it to be sent; takes ownership of `fields` (an object
  * with all but type, seq and time). Returns when the record is in the journal (written, not
  * synced): it survives the death of this process. Never blocks on the daemon; waits
- * for a disk that is full, some minutes at most. ERR_IO where the disk goes on refusing, ERR_INVALID for more than 1 MiB, ERR_ABORTED once the daemon has refused this worker. */
+ * for a disk that is full, some minutes at most. ERR_IO where the disk goes on refusing,
+ * ERR_INVALID for more than 1 MiB, ERR_ABORTED once the daemon has refused this worker. */
 struct err *link_record(struct link *l, const char *kind, cJSON *fields);
 
 /* The primitive of every meeting, over this link. Valid while the link is. */
