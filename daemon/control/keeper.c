@@ -121,9 +121,9 @@ static struct err *read_rows(struct store_tx *tx, void *arg)
     l->steps = calloc(rows.count + 1, sizeof *l->steps);
     if (!l->directory || !l->steps)
         return err_no_memory();
+    /* One that is being deleted has its row until its files are gone: it is not found again. */
     for (size_t i = 0; i < rows.count; i++)
-        if (!rows.items[i].deleting)
-            l->steps[l->n_steps++] = rows.items[i].step;
+        l->steps[l->n_steps++] = rows.items[i].step;
     return NULL;
 }
 
