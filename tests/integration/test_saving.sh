@@ -102,9 +102,9 @@ same_as_calm "$id" everybody
 
 # Resumed in other modes and on other numbers of ranks: the same curve within summation order.
 id=$(submit moved "$filter")
-step=10
+step=0
 for parallel in '{mode: "csbp", degree: 4}' '{mode: "none"}' '{mode: "cp", degree: 2, data: 2}'; do
-    step=$((step + 25))
+    step=$((step + 18))
     wait_step "$id" $step
     post "/v1/jobs/$id/pause" >/dev/null
     wait_state "$id" paused >/dev/null
