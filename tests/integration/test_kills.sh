@@ -44,9 +44,8 @@ check "each state once" "$(get "/v1/jobs/$id/events" |
     "queued starting running succeeded"
 check "what is kept" "$(ls -A "$state/jobs/$id/checkpoints" | tr '\n' ' ')" = \
     "step-000000140 step-000000145 step-000000150 "
-# One that is due while another is written is begun later: how many there are depends on the disk.
 check "each checkpoint is in the history once" "$(get "/v1/jobs/$id/events?limit=1000" |
     jq -c '[.events[] | select(.type == "checkpoint") | .data.step] |
-        . == unique and length >= 3 and .[-1] == 150')" = true
+        . == unique and length > 15 and .[-1] == 150')" = true
 
 finish
