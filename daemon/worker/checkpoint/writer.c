@@ -120,10 +120,20 @@ static struct err *see_it_committed(struct checkpoint_writer *w, const struct co
     }
 }
 
-static struct err *write_parts(struct checkpoint_writer *w, const struct commit *c, bool *leaving)
+/* 0: there is none. */
+static ino_t inode_of(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) ? 0 : st.st_ino;
+}
+
+/* *inode: of the work directory. */
+static struct err *write_parts(struct checkpoint_writer *w, const struct commit *c, ino_t *inode,
+                               bool *leaving)
 {
     bool done;
     TRY(commit_make(c));
+    *inode = inode_of(c->work);
     TRY(commit_look(c, &done));
     if (done) /* by an older attempt */
         return NULL;
@@ -140,9 +150,12 @@ static void sweep(struct checkpoint_writer *w)
 
 /* Between the ranks' renames an error may only mean that another rank was faster, with the commit
  * or with giving up: what is on disk decides. */
-static struct err *settle(const struct commit *c, struct err *e)
+static struct err *settle(const struct commit *c, ino_t inode, struct err *e)
 {
     bool done = false;
+    /* A newer attempt swept the directory that this rank wrote into; another rank of this attempt
+     * may have made it anew. */
+    bool swept_away = inode && inode_of(c->work) != inode;
     struct err *others = commit_look(c, &done);
     if (!done) {
         commit_abort(c, e);
@@ -155,6 +168,11 @@ static struct err *settle(const struct commit *c, struct err *e)
     } else if (others && err_kind(others) == ERR_ABORTED) {
         err_free(e);
         return others;
+    } else if (swept_away) {
+        struct err *swept =
+            err_new(ERR_ABORTED, "removed while it was written: %s", err_message(e));
+        err_free(e);
+        e = swept;
     }
     err_free(others);
     return e;
@@ -166,9 +184,10 @@ static struct err *write_checkpoint(struct checkpoint_writer *w)
     bool leaving = false;
     sweep(w);
     TRY(commit_init(&c, w->directory, w->rank, w->number, &w->facts, w->parameters));
-    struct err *e = write_parts(w, &c, &leaving);
+    ino_t inode = 0;
+    struct err *e = write_parts(w, &c, &inode, &leaving);
     if (e && !leaving)
-        e = settle(&c, e);
+        e = settle(&c, inode, e);
     if (!e)
         commit_clear(&c);
     if (!e && asprintf(&w->manifest, "%s/" CHECKPOINT_MANIFEST, c.final) < 0) {
