@@ -53,6 +53,8 @@ struct err *doc_read_object(char *text, size_t bytes, const char *what, cJSON **
     struct json_fault fault;
     if (!json_parse_line(text, bytes, false, &json, &fault)) {
         int line, column;
+        if (fault.no_memory)
+            return err_no_memory();
         position(text, fault.offset < bytes ? fault.offset : bytes, &line, &column);
         return err_new(ERR_INVALID, "%s is not valid JSON: line %d, column %d: %s", what, line,
                        column, fault.what);

@@ -11,6 +11,7 @@
 #include "api/again.h"
 #include "api/doc.h"
 #include "api/server.h"
+#include "daemon/base/json.h"
 #include "daemon/base/utf8.h"
 
 /* ---- Steps ---- */
@@ -150,7 +151,7 @@ void request_reply_text(struct request *r, int status, const char *type, char *t
 /* Prints with a newline behind it, which a terminal wants. */
 static char *print(cJSON *json)
 {
-    char *text = json ? cJSON_PrintUnformatted(json) : NULL;
+    char *text = json_print(json);
     cJSON_Delete(json);
     if (!text)
         return NULL;

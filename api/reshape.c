@@ -4,6 +4,7 @@
 
 #include "api/doc.h"
 #include "api/place.h"
+#include "daemon/base/json.h"
 
 /* What a body may hold: nothing but what changes no number of the training. */
 static void check_keys(const cJSON *body, struct problems *problems)
@@ -24,12 +25,12 @@ static void check_keys(const cJSON *body, struct problems *problems)
 static struct err *parse(const struct request *r, const struct store_job *job, const cJSON *body,
                          struct job_spec *spec, struct problems *problems, cJSON **resolved)
 {
-    cJSON *json = cJSON_Parse(job->spec_json);
-    cJSON *parallel = cJSON_Duplicate(cJSON_GetObjectItemCaseSensitive(body, "parallel"), true);
+    cJSON *json;
     *resolved = NULL;
-    if (!json || (cJSON_HasObjectItem(body, "parallel") && !parallel)) {
+    TRY(json_parse(job->spec_json, strlen(job->spec_json), &json));
+    cJSON *parallel = cJSON_Duplicate(cJSON_GetObjectItemCaseSensitive(body, "parallel"), true);
+    if (cJSON_HasObjectItem(body, "parallel") && !parallel) {
         cJSON_Delete(json);
-        cJSON_Delete(parallel);
         return err_no_memory();
     }
     if (parallel) {
@@ -56,7 +57,7 @@ static struct err *apply(struct store_tx *tx, struct request *r, const struct st
     struct problems problems = {0};
     cJSON *resolved;
     struct err *err = parse(r, job, body, &spec, &problems, &resolved);
-    char *text = resolved ? cJSON_PrintUnformatted(resolved) : NULL;
+    char *text = json_print(resolved);
     if (!err && problems_count(&problems)) {
         request_reply_problems(r, 422, "invalid-spec", "The job cannot go on so", &problems);
         *answered = true;

@@ -14,6 +14,7 @@
 
 #include "api/present.h"
 #include "api/request.h"
+#include "daemon/base/json.h"
 #include "daemon/base/log.h"
 
 #define STREAMS_MOST 64
@@ -90,7 +91,7 @@ static struct err *render(struct stream *s, const struct store_events *events)
     bool good = true;
     for (size_t i = 0; good && i < events->count; i++) {
         cJSON *json = present_event(&events->items[i]);
-        char *data = json ? cJSON_PrintUnformatted(json) : NULL;
+        char *data = json_print(json);
         good = data && fprintf(out, "id: %lld\nevent: %s\ndata: %s\n\n",
                                (long long)events->items[i].id, events->items[i].type, data) > 0;
         free(data);

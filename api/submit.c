@@ -14,6 +14,7 @@
 #include "api/place.h"
 #include "api/present.h"
 #include "api/routes.h"
+#include "daemon/base/json.h"
 #include "daemon/plan/plan.h"
 
 #define SPEC_BYTES ((size_t)512 << 10) /* a resolved spec travels to its workers in one line */
@@ -133,7 +134,7 @@ static struct err *check_spec(struct request *r)
     }
     const cJSON *config = cJSON_GetObjectItemCaseSensitive(section(s->json, "model"), "config");
     cJSON *resolved = spec_to_json(&s->spec, config);
-    s->resolved = resolved ? cJSON_PrintUnformatted(resolved) : NULL;
+    s->resolved = json_print(resolved);
     if (!s->resolved) {
         cJSON_Delete(resolved);
         return err_no_memory();

@@ -1,6 +1,5 @@
 #include "store/checkpoint_manifest.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdbool.h>
@@ -24,15 +23,8 @@ void checkpoint_shard_name(int rank, int world, char name[static CHECKPOINT_SHAR
 
 struct err *checkpoint_parse_json(const char *path, const char *text, size_t length, cJSON **out)
 {
-    errno = 0;
     struct err *e = json_parse(text, length, out);
-    if (!e)
-        return NULL;
-    if (errno == ENOMEM) { /* cJSON does not tell */
-        err_free(e);
-        return err_no_memory();
-    }
-    return err_wrap(e, "%s", path);
+    return e ? err_wrap(e, "%s", path) : NULL;
 }
 
 /* `where` is "" or the place of the object that holds the field, with its dot. */

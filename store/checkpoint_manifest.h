@@ -75,8 +75,7 @@ const struct checkpoint_parameter *checkpoint_manifest_find(const struct checkpo
 
 /* ---- For writer and reader ---- */
 
-/* As json_parse, with the path before the message; but where memory was short it says so, since a
- * sound checkpoint must not be taken for a damaged one. */
+/* As json_parse, with the path before the message. */
 struct err *checkpoint_parse_json(const char *path, const char *text, size_t length, cJSON **out);
 
 /* "shard-00000-of-00002.safetensors" */

@@ -452,7 +452,7 @@ static bool fill_header(cJSON *header, const struct safetensor *tensors, size_t 
  * has *length bytes. */
 static char *print_header(const cJSON *header, size_t *length)
 {
-    char *text = cJSON_PrintUnformatted(header);
+    char *text = json_print(header);
     if (!text)
         return NULL;
     size_t n = strlen(text);

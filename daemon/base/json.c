@@ -9,6 +9,35 @@
 #define NUL_ESCAPE "\\u0000"
 #define NUL_ESCAPE_BYTES (sizeof NUL_ESCAPE - 1)
 
+/* ---- Memory ---- */
+
+static _Thread_local bool was_short;
+
+static void *allocate(size_t bytes)
+{
+    void *p = malloc(bytes);
+    was_short = was_short || !p;
+    return p;
+}
+
+__attribute__((constructor)) static void watch_memory(void)
+{
+    cJSON_InitHooks(&(cJSON_Hooks){.malloc_fn = allocate, .free_fn = free});
+}
+
+char *json_print(const cJSON *json)
+{
+    char *text = cJSON_PrintUnformatted(json);
+    if (was_short) {
+        free(text);
+        text = NULL;
+    }
+    was_short = false;
+    return text;
+}
+
+/* ---- Reading ---- */
+
 static bool fail(struct json_fault *fault, size_t offset, const char *what)
 {
     fault->offset = offset;
@@ -77,7 +106,13 @@ static bool parse(const char *text, size_t length, cJSON **out, struct json_faul
     *out = NULL;
     if (length == 0)
         return fail(fault, 0, "there is no JSON here");
+    bool before = was_short;
+    was_short = false;
     cJSON *json = cJSON_ParseWithLengthOpts(text, length, &end, false);
+    fault->no_memory = was_short;
+    was_short = before;
+    if (fault->no_memory)
+        return fail(fault, 0, "memory is short");
     if (!json)
         return fail(fault, (size_t)(end - text), "not JSON around here");
     while (end < text + length && (*end == ' ' || *end == '\t' || *end == '\r' || *end == '\n'))
@@ -94,6 +129,7 @@ bool json_parse_line(char *text, size_t length, bool keep_nul, cJSON **out,
                      struct json_fault *fault)
 {
     *out = NULL;
+    *fault = (struct json_fault){0};
     if (!check(text, length, fault))
         return false;
     if (keep_nul) {
@@ -115,6 +151,8 @@ struct err *json_parse(const char *text, size_t length, cJSON **out)
     /* Without keep_nul the text is only read. */
     if (json_parse_line((char *)text, length, false, out, &fault))
         return NULL;
+    if (fault.no_memory)
+        return err_no_memory();
     size_t line = 1, start = 0;
     for (size_t i = 0; i < fault.offset && i < length; i++) {
         if (text[i] == '\n') {

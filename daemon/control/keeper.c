@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/base/json.h"
 #include "daemon/base/log.h"
 #include "daemon/control/control.h"
 #include "store/checkpoint_digest.h"
@@ -87,14 +88,15 @@ char *keeper_directory(const struct control *c, int64_t job)
 
 /* ---- Pool: the rows ---- */
 
-static int64_t keep_of(const struct store_job *job)
+static struct err *keep_of(const struct store_job *job, int64_t *out)
 {
-    cJSON *spec = cJSON_Parse(job->spec_json);
+    cJSON *spec;
+    TRY(json_parse(job->spec_json, strlen(job->spec_json), &spec));
     const cJSON *checkpoint = cJSON_GetObjectItemCaseSensitive(spec, "checkpoint");
     const cJSON *keep = cJSON_GetObjectItemCaseSensitive(checkpoint, "keep");
-    int64_t value = cJSON_IsNumber(keep) && keep->valuedouble >= 1 ? (int64_t)keep->valuedouble : 1;
+    *out = cJSON_IsNumber(keep) && keep->valuedouble >= 1 ? (int64_t)keep->valuedouble : 1;
     cJSON_Delete(spec);
-    return value;
+    return NULL;
 }
 
 static struct err *add_doomed(struct look *l, const struct store_checkpoint *c)
@@ -116,7 +118,7 @@ static struct err *read_rows(struct store_tx *tx, void *arg)
     TRY(store_job_get(tx, l->job, &job));
     TRY(store_checkpoints_list(tx, l->job, &page, &rows));
     l->last = job.step;
-    l->keep = keep_of(&job);
+    TRY(keep_of(&job, &l->keep));
     l->directory = keeper_directory(l->control, l->job);
     l->steps = calloc(rows.count + 1, sizeof *l->steps);
     if (!l->directory || !l->steps)
@@ -214,8 +216,8 @@ static struct err *insert(struct store_tx *tx, const struct look *l,
 {
     int64_t id;
     char run_state[256];
-    char *path = path_of(l, m->facts.step), *manifest = cJSON_PrintUnformatted(m->json);
-    char *spec = cJSON_PrintUnformatted(m->facts.spec);
+    char *path = path_of(l, m->facts.step), *manifest = json_print(m->json);
+    char *spec = json_print(m->facts.spec);
     struct store_shard *shards = calloc((size_t)m->facts.world, sizeof *shards);
     struct err *err = path && manifest && spec && shards ? NULL : err_no_memory();
     snprintf(run_state, sizeof run_state,

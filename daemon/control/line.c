@@ -113,7 +113,7 @@ static void on_sent(uv_write_t *request, int status)
 
 void line_send(struct line *l, cJSON *json)
 {
-    char *text = json ? cJSON_PrintUnformatted(json) : NULL;
+    char *text = json_print(json);
     cJSON_Delete(json);
     if (l->closing) {
         free(text);

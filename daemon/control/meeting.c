@@ -155,7 +155,7 @@ struct err *meeting_remove(struct run *r)
 static void complete(struct set *s)
 {
     cJSON *json = answer(s);
-    s->text = json ? cJSON_PrintUnformatted(json) : NULL;
+    s->text = json_print(json);
     cJSON_Delete(json);
     s->run->pending++;
     async_work(s->run->control->async, &s->item, save, s, after_save);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/base/json.h"
 #include "daemon/plan/spec.h"
 #include "store/jobs.h"
 #include "store/tasks.h"
@@ -43,14 +44,15 @@ static const struct store_worker *cause(const struct store_workers *workers)
 }
 
 /* restart.max of the job's spec. */
-static int restart_max(const struct store_job *job)
+static struct err *restart_max(const struct store_job *job, int *out)
 {
-    cJSON *json = cJSON_Parse(job->spec_json);
+    cJSON *json;
+    TRY(json_parse(job->spec_json, strlen(job->spec_json), &json));
     const cJSON *restart = cJSON_GetObjectItemCaseSensitive(json, "restart");
     const cJSON *max = cJSON_GetObjectItemCaseSensitive(restart, "max");
-    int value = cJSON_IsNumber(max) ? max->valueint : 0;
+    *out = cJSON_IsNumber(max) ? max->valueint : 0;
     cJSON_Delete(json);
-    return value;
+    return NULL;
 }
 
 static void describe(const struct store_worker *w, char *out, size_t size)
@@ -103,7 +105,8 @@ static struct err *fail(struct store_tx *tx, const struct store_job *job,
                         double now_s)
 {
     char reason[1400];
-    int max = restart_max(job);
+    int max;
+    TRY(restart_max(job, &max));
     if (is(w->exit_kind, "invalid"))
         return store_job_transition(tx, job->id, 0, STORE_JOB_FAILED, why, now_s);
     if (job->restarts >= max) {
@@ -176,7 +179,8 @@ static struct err *try_again(struct store_tx *tx, const struct store_task *task,
     if (task->type != STORE_TASK_PREPARE || !task->job_id || !may_pass(o))
         return NULL;
     TRY(store_job_get(tx, task->job_id, &job));
-    int max = restart_max(&job);
+    int max;
+    TRY(restart_max(&job, &max));
     if (job.intent != STORE_INTENT_RUN || job.restarts >= max)
         return NULL;
     *again = true;

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/base/json.h"
 #include "daemon/base/log.h"
 #include "daemon/control/control.h"
 #include "store/datasets.h"
@@ -209,8 +210,9 @@ static struct err *put_dataset(struct store_tx *tx, const struct store_task *tas
                                const cJSON *record)
 {
     struct store_dataset dataset = {.path = text(record, "artifact"), .hash = text(record, "hash")};
-    cJSON *parameters = cJSON_Parse(task->parameters_json);
-    char *data = cJSON_PrintUnformatted(cJSON_GetObjectItemCaseSensitive(parameters, "data"));
+    cJSON *parameters;
+    TRY(json_parse(task->parameters_json, strlen(task->parameters_json), &parameters));
+    char *data = json_print(cJSON_GetObjectItemCaseSensitive(parameters, "data"));
     int64_t id;
     struct err *err = NULL;
     number(cJSON_GetObjectItemCaseSensitive(record, "unigram_entropy"), &dataset.unigram_entropy);
@@ -237,7 +239,7 @@ static struct err *apply_task_done(struct store_tx *tx, const struct member *m, 
     cJSON *fields = cJSON_Duplicate(record, true);
     for (int i = 0; i < 4; i++)
         cJSON_DeleteItemFromObjectCaseSensitive(fields, frame[i]);
-    char *result = cJSON_PrintUnformatted(fields);
+    char *result = json_print(fields);
     cJSON_Delete(fields);
     struct err *err = result ? NULL : err_no_memory();
     if (!err && task.type == STORE_TASK_PREPARE)

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/base/json.h"
 #include "daemon/base/log.h"
 #include "daemon/control/control.h"
 #include "daemon/control/directory.h"
@@ -203,7 +204,7 @@ static char *bootstrap_of(const struct member *m)
         cJSON_AddNumberToObject(json, "attempt", (double)r->attempt);
         cJSON_AddNumberToObject(json, "rank", m->rank);
     }
-    char *text = cJSON_PrintUnformatted(json), *line = NULL;
+    char *text = json_print(json), *line = NULL;
     cJSON_Delete(json);
     if (text && asprintf(&line, "%s\n", text) < 0)
         line = NULL;

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/base/json.h"
 #include "daemon/base/source_kind.h"
 #include "store/datasets.h"
 #include "store/jobs.h"
@@ -111,15 +112,15 @@ static struct err *look_at(const char *path, struct fingerprint *out)
 static struct err *prepare_parameters(const struct config *config, const char *spec_json,
                                       char **out, char **newest)
 {
-    cJSON *spec = cJSON_Parse(spec_json);
+    cJSON *spec;
+    *out = *newest = NULL;
+    TRY(json_parse(spec_json, strlen(spec_json), &spec));
     const cJSON *data = cJSON_GetObjectItemCaseSensitive(spec, "data");
     const cJSON *path = cJSON_GetObjectItemCaseSensitive(data, "path");
     char *directory = NULL;
     struct fingerprint print = {0};
     struct err *err = NULL;
-    *out = *newest = NULL;
-    if (!spec || !cJSON_IsString(path) ||
-        asprintf(&directory, "%s/datasets", config->state_directory) < 0)
+    if (!cJSON_IsString(path) || asprintf(&directory, "%s/datasets", config->state_directory) < 0)
         err = err_no_memory();
     else
         err = look_at(path->valuestring, &print);
@@ -134,7 +135,7 @@ static struct err *prepare_parameters(const struct config *config, const char *s
         cJSON_AddNumberToObject(source, "files", (double)print.files);
         cJSON_AddNumberToObject(source, "bytes", (double)print.bytes);
         cJSON_AddNumberToObject(source, "newest", print.newest_s);
-        *out = cJSON_PrintUnformatted(json);
+        *out = json_print(json);
         cJSON_Delete(json);
         if (!*out)
             err = err_no_memory();

@@ -1,14 +1,14 @@
 #!/bin/sh
-# The daemon is killed at its n-th operation (tests/support/kill_at.c) of a small scenario, for one n
+# The daemon is killed at its n-th operation (tests/support/fault_at.c) of a small scenario, for one n
 # after the other, and started again: no submission that it acknowledged and no checkpoint that it
 # listed is lost, no step lost or doubled, and at the end no process is left.
 #
-#   test_kill_at.sh DLLMD WORKER KILL_AT.SO
+#   test_kill_at.sh DLLMD WORKER FAULT_AT.SO
 #
 # DLLMD_TEST_LONG=1: for every n, which takes a quarter of an hour; otherwise for a few of them.
 # DLLMD_TEST_KILL_AT="7 8": for these alone.
 . "$(dirname "$0")/lib.sh"
-kill_at=$(realpath "$3")
+fault_at=$(realpath "$3")
 
 mkdir -p "$tmp/data"
 awk 'BEGIN {
@@ -34,7 +34,7 @@ ready() {
 
 start_doomed() {
     mkdir -p "$state"
-    (cd / && export KILL_AT="$n" && LD_PRELOAD="$kill_at" && export LD_PRELOAD &&
+    (cd / && export FAULT=kill FAULT_AT="$n" LD_PRELOAD="$fault_at" &&
         exec "$dllmd" --config "$tmp/dllmd.json" --state "$state" --listen 127.0.0.1:0 \
             --worker "$worker") >>"$tmp/dllmd.log" 2>&1 &
     DAEMON=$!

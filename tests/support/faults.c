@@ -1,6 +1,5 @@
 #include "tests/support/faults.h"
 
-#include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -177,9 +176,6 @@ int __wrap_asprintf(char **out, const char *format, ...)
 
 void faults_arm(enum fault fault, long n)
 {
-    /* The program's malloc, which the library's own calls would not be. */
-    static cJSON_Hooks hooks = {.malloc_fn = __wrap_malloc, .free_fn = free};
-    cJSON_InitHooks(&hooks);
     count = 0;
     target = n;
     armed = (int)fault;

@@ -1,7 +1,7 @@
 /* Faults on order: the n-th operation on a file, or the n-th allocation, fails or is the last that
  * the process does. A test that depends on faults_dep has the calls of its own code and of the
  * static libraries in it wrapped by the linker; shared libraries are not reached, but cJSON's
- * allocations are, through its hooks.
+ * allocations are, through daemon/base/json.c.
  *
  * Operations are open, openat, read, pread, write, fsync, rename, mkdir, unlink and unlinkat;
  * allocations malloc, calloc, realloc, strdup, strndup and asprintf. They are counted over all

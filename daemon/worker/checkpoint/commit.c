@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "daemon/base/file.h"
+#include "daemon/base/json.h"
 #include "daemon/worker/checkpoint/compose.h"
 
 #define REASON_FILE "reason"
@@ -19,7 +20,7 @@
 
 static struct err *identify(struct commit *c)
 {
-    char *text = cJSON_PrintUnformatted(c->head);
+    char *text = json_print(c->head);
     if (!text)
         return err_no_memory();
     digest_bytes(text, strlen(text), c->id);
@@ -167,7 +168,7 @@ static char *side_path(const struct commit *c, int rank)
 /* Writes JSON to a path of its own, synced; consumes json. NULL for either: no memory. */
 static struct err *write_json(const char *path, cJSON *json)
 {
-    char *text = json ? cJSON_PrintUnformatted(json) : NULL;
+    char *text = json_print(json);
     cJSON_Delete(json);
     struct err *e = text && path ? file_replace(path, text, strlen(text)) : err_no_memory();
     cJSON_free(text);
@@ -241,7 +242,7 @@ static struct err *compose(const struct commit *c, const char *path, cJSON **out
         return e;
     }
     *out = checkpoint_manifest_whole(c->head, c->id, created_s, shards);
-    char *text = *out ? cJSON_PrintUnformatted(*out) : NULL;
+    char *text = json_print(*out);
     struct checkpoint_manifest m = {0};
     /* Nothing is committed that could not be loaded. */
     e = text ? checkpoint_manifest_parse(path, text, strlen(text), &m) : err_no_memory();

@@ -11,6 +11,7 @@
 
 #include "daemon/base/clock.h"
 #include "daemon/base/file.h"
+#include "daemon/base/json.h"
 #include "daemon/worker/checkpoint/commit.h"
 #include "store/checkpoint_directory.h"
 #include "store/safetensors.h"
@@ -261,7 +262,7 @@ static struct err *cut(struct checkpoint_writer *w)
         if (begin < end)
             TRY(add_piece(w, p, begin, end));
     }
-    w->ranges_text = cJSON_PrintUnformatted(w->ranges);
+    w->ranges_text = json_print(w->ranges);
     return w->ranges_text ? NULL : err_no_memory();
 }
 

@@ -92,8 +92,9 @@ static struct err *write_record(struct preparation *p, const struct source *sour
     struct json_fault fault;
     struct err *e = NULL;
     if (!record_text(line, bytes, p->options->field, &record, &fault)) {
-        e = err_new(ERR_INVALID, "%s: line %" PRId64 ", byte %zu: %s", source->path, number,
-                    fault.offset + 1, fault.what);
+        e = fault.no_memory ? err_no_memory()
+                            : err_new(ERR_INVALID, "%s: line %" PRId64 ", byte %zu: %s",
+                                      source->path, number, fault.offset + 1, fault.what);
     } else if (record.bytes == 0) {
         p->skipped_empty++;
     } else {

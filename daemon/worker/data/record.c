@@ -37,6 +37,7 @@ bool record_text(char *line, size_t bytes, const char *field, struct record *out
                  struct json_fault *fault)
 {
     *out = (struct record){0};
+    *fault = (struct json_fault){0};
     if (!json_parse_line(line, bytes, true, &out->json, fault))
         return false;
     if (!cJSON_IsObject(out->json))

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "daemon/base/file.h"
+#include "daemon/base/json.h"
 #include "daemon/base/log.h"
 #include "daemon/worker/link/bootstrap.h"
 #include "daemon/worker/link/link_state.h"
@@ -139,7 +140,7 @@ static struct err *write_exit(const struct link *l, const char *status, const st
         cJSON_AddStringToObject(exit, "kind", err_kind_name(err_kind(e)));
         cJSON_AddStringToObject(exit, "reason", err_message(e));
     }
-    char *text = cJSON_PrintUnformatted(exit), *path = NULL;
+    char *text = json_print(exit), *path = NULL;
     cJSON_Delete(exit);
     struct err *failed = err_no_memory();
     if (text && asprintf(&path, "%s/%s.exit", l->directory, l->name) >= 0)
@@ -287,7 +288,7 @@ static struct err *append_patiently(struct link *l, const char *kind, const char
 struct err *link_record(struct link *l, const char *kind, cJSON *fields)
 {
     struct err *e = cJSON_IsObject(fields) ? name_non_finite(fields) : err_no_memory();
-    char *text = e ? NULL : cJSON_PrintUnformatted(fields);
+    char *text = e ? NULL : json_print(fields);
     cJSON_Delete(fields);
     if (!e && !text)
         e = err_no_memory();
@@ -311,7 +312,7 @@ static struct err *post_line(const char *key, const void *data, size_t bytes, ch
     if (text)
         sodium_bin2base64(text, room, data, bytes, BASE64);
     cJSON *added = text ? cJSON_AddStringToObject(message, "data", text) : NULL;
-    char *json = added ? cJSON_PrintUnformatted(message) : NULL;
+    char *json = added ? json_print(message) : NULL;
     bool made = json && asprintf(out, "%s\n", json) >= 0;
     cJSON_free(json);
     cJSON_Delete(message);
