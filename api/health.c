@@ -7,6 +7,7 @@
 #include "api/doc.h"
 #include "api/routes.h"
 #include "api/server.h"
+#include "daemon/base/text.h"
 #include "store/jobs.h"
 #include "store/metrics.h"
 
@@ -49,37 +50,38 @@ struct exposition {
     int64_t slots, requests, streams;
 };
 
-static void head(FILE *out, const char *name, const char *type, const char *help)
+static void head(struct text *out, const char *name, const char *type, const char *help)
 {
-    fprintf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+    text_print(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
-static void number(FILE *out, double value)
+static void number(struct text *out, double value)
 {
     if (isnan(value))
-        fputs(" NaN\n", out);
+        text_add(out, " NaN\n");
     else if (isinf(value))
-        fputs(value > 0 ? " +Inf\n" : " -Inf\n", out);
+        text_add(out, value > 0 ? " +Inf\n" : " -Inf\n");
     else
-        fprintf(out, " %.17g\n", value);
+        text_print(out, " %.17g\n", value);
 }
 
-static void metric(FILE *out, const char *name, const char *type, const char *help, double value)
+static void metric(struct text *out, const char *name, const char *type, const char *help,
+                   double value)
 {
     head(out, name, type, help);
-    fputs(name, out);
+    text_add(out, name);
     number(out, value);
 }
 
-static void label(FILE *out, const char *text)
+static void label(struct text *out, const char *text)
 {
     for (; *text; text++) {
         if (*text == '\n')
-            fputs("\\n", out);
+            text_add(out, "\\n");
         else if (*text == '"' || *text == '\\')
-            fprintf(out, "\\%c", *text);
+            text_print(out, "\\%c", *text);
         else
-            putc(*text, out);
+            text_print(out, "%c", *text);
     }
 }
 
@@ -128,7 +130,7 @@ static struct err *read_figures(struct store_tx *tx, const struct store_job *job
 }
 
 /* A metric's lines stand together, so all jobs are read first. */
-static struct err *print_jobs(struct store_tx *tx, FILE *out)
+static struct err *print_jobs(struct store_tx *tx, struct text *out)
 {
     struct store_job_filter filter = {.states =
                                           ~STORE_JOB_OVER & (STORE_JOB_MASK(STORE_JOB_STATES) - 1)};
@@ -144,10 +146,10 @@ static struct err *print_jobs(struct store_tx *tx, FILE *out)
         for (size_t i = 0; i < jobs.count; i++) {
             if (!figures[i].known[g])
                 continue;
-            fprintf(out, "%s{job_id=\"%lld\",job_name=\"", gauges[g].name,
-                    (long long)figures[i].job->id);
+            text_print(out, "%s{job_id=\"%lld\",job_name=\"", gauges[g].name,
+                       (long long)figures[i].job->id);
             label(out, figures[i].job->name);
-            fputs("\"}", out);
+            text_add(out, "\"}");
             number(out, figures[i].values[g]);
         }
     }
@@ -160,18 +162,14 @@ static struct err *read_prometheus(struct store_tx *tx, struct request *r)
     struct exposition *e = r->state;
     const struct api_counters *c = &e->counters;
     int64_t counts[STORE_JOB_STATES];
-    char *text = NULL;
-    size_t bytes = 0;
+    struct text text = {0}, *out = &text;
     TRY(store_jobs_count(tx, counts));
-    FILE *out = open_memstream(&text, &bytes);
-    if (!out)
-        return err_no_memory();
     head(out, "dllmd_build_info", "gauge", "The version of this daemon.");
-    fprintf(out, "dllmd_build_info{version=\"%s\"} 1\n", DLLMD_VERSION);
+    text_print(out, "dllmd_build_info{version=\"%s\"} 1\n", DLLMD_VERSION);
     head(out, "dllmd_jobs", "gauge", "Jobs by state.");
     for (int i = 0; i < STORE_JOB_STATES; i++)
-        fprintf(out, "dllmd_jobs{state=\"%s\"} %lld\n", store_job_state_name(i),
-                (long long)counts[i]);
+        text_print(out, "dllmd_jobs{state=\"%s\"} %lld\n", store_job_state_name(i),
+                   (long long)counts[i]);
     metric(out, "dllmd_slots", "gauge", "CPU slots of this node.", (double)e->slots);
     metric(out, "dllmd_slots_in_use", "gauge", "CPU slots that ranks and tasks hold.",
            (double)c->slots_in_use);
@@ -193,14 +191,12 @@ static struct err *read_prometheus(struct store_tx *tx, struct request *r)
     metric(out, "dllmd_start_time_seconds", "gauge", "Start of the daemon, in seconds since 1970.",
            c->started_s);
     struct err *err = print_jobs(tx, out);
-    if (fclose(out) != 0 && !err)
-        err = err_no_memory();
-    if (err) {
-        free(text);
-        return err;
-    }
-    request_reply_text(r, 200, "text/plain; version=0.0.4; charset=utf-8", text);
-    return NULL;
+    char *whole = text_take(out);
+    if (err)
+        free(whole);
+    else
+        request_reply_text(r, 200, "text/plain; version=0.0.4; charset=utf-8", whole);
+    return err;
 }
 
 void route_prometheus(struct request *r)

@@ -11,6 +11,7 @@
 #include "api/present.h"
 #include "api/routes.h"
 #include "api/stream.h"
+#include "daemon/base/text.h"
 #include "daemon/base/utf8.h"
 
 #define EVENTS_DEFAULT 100
@@ -195,20 +196,18 @@ static struct err *read_logs(struct request *r)
     struct logs *l = r->state;
     int64_t first = l->rank < 0 ? 0 : l->rank, last = l->rank < 0 ? l->world - 1 : l->rank;
     cJSON *items = cJSON_CreateArray();
-    char *plain = NULL;
-    size_t plain_bytes = 0;
-    FILE *out = l->plain ? open_memstream(&plain, &plain_bytes) : NULL;
-    struct err *err = l->plain && !out ? err_no_memory() : NULL;
+    struct text plain = {0};
+    struct err *err = NULL;
     for (int64_t rank = first; !err && l->directory && rank <= last; rank++) {
         char *path = NULL, *text = NULL;
         if (asprintf(&path, "%s/rank-%lld.log", l->directory, (long long)rank) < 0)
             err = err_no_memory();
         else
             err = read_tail(path, l->tail, &text);
-        if (!err && text && out) {
+        if (!err && text && l->plain) {
             if (first != last)
-                fprintf(out, "==> rank %lld <==\n", (long long)rank);
-            fputs(text, out);
+                text_print(&plain, "==> rank %lld <==\n", (long long)rank);
+            text_add(&plain, text);
         } else if (!err && text) {
             cJSON *item = doc_push(items, cJSON_CreateObject());
             doc_integer(item, "rank", rank);
@@ -218,18 +217,15 @@ static struct err *read_logs(struct request *r)
         if (path)
             free(path);
     }
-    if (out && fclose(out) != 0 && !err)
-        err = err_no_memory();
+    char *whole = text_take(&plain);
     if (err || l->plain)
         cJSON_Delete(items);
-    if (err) {
-        free(plain);
+    if (!err && l->plain)
+        request_reply_text(r, 200, "text/plain; charset=utf-8", whole);
+    else
+        free(whole);
+    if (err || l->plain)
         return err;
-    }
-    if (l->plain) {
-        request_reply_text(r, 200, "text/plain; charset=utf-8", plain);
-        return NULL;
-    }
     cJSON *json = cJSON_CreateObject();
     doc_integer(json, "job_id", r->id);
     doc_integer(json, "attempt", l->attempt);

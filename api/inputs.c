@@ -63,8 +63,10 @@ char *inputs_resolve(const struct api_control *control, const char *pointer, con
     }
     for (size_t i = 0; path[0] != '/' && !found && i < control->root_count; i++) {
         char *joined = NULL;
-        if (asprintf(&joined, "%s/%s", control->roots[i], path) < 0)
-            break;
+        if (asprintf(&joined, "%s/%s", control->roots[i], path) < 0) {
+            problems_add_err(problems, pointer, err_no_memory());
+            return NULL;
+        }
         found = realpath(joined, resolved) != NULL;
         if (!found && errno != ENOENT)
             why = errno;
@@ -83,7 +85,7 @@ char *inputs_resolve(const struct api_control *control, const char *pointer, con
         return NULL;
     char *copy = strdup(resolved);
     if (!copy)
-        problems_add(problems, pointer, "could not be checked: memory is short");
+        problems_add_err(problems, pointer, err_no_memory());
     return copy;
 }
 
@@ -115,11 +117,12 @@ cJSON *inputs_model_config(const struct api_control *control, const char *pointe
     struct err *err = path ? file_read(path, CONFIG_BYTES, &text, &bytes) : err_no_memory();
     if (!err)
         err = doc_read_object(text, bytes, path, &json);
-    if (err && err_kind(err) == ERR_NOT_FOUND)
+    if (err && err_kind(err) == ERR_NOT_FOUND) {
         problems_add(problems, pointer, "%s has no config.json of a Hugging Face model", directory);
-    else if (err)
-        problems_add(problems, pointer, "%s", err_message(err));
-    err_free(err);
+        err_free(err);
+    } else if (err) {
+        problems_add_err(problems, pointer, err);
+    }
     free(text);
     free(path);
     return json;
@@ -147,7 +150,7 @@ static void check_file(const char *pointer, const char *path, struct problems *p
     ssize_t n = text ? read(fd, text, PEEK_BYTES) : -1;
     size_t at;
     if (!text)
-        problems_add(problems, pointer, "could not be checked: memory is short");
+        problems_add_err(problems, pointer, err_no_memory());
     else if (n < 0 || fstat(fd, &st) != 0)
         problems_add(problems, pointer, "%s cannot be read: %s", path, strerror(errno));
     else if (!S_ISREG(st.st_mode))
@@ -200,7 +203,7 @@ static void check_directory(const struct api_control *control, const char *point
         struct stat st;
         char *file = join(path, entry->d_name);
         if (!file)
-            problems_add(problems, pointer, "could not be checked: memory is short");
+            problems_add_err(problems, pointer, err_no_memory());
         else if (is_source(entry->d_name, file, &st, pointer, problems) &&
                  (entry->d_type == DT_REG || check_link(control, pointer, path, file, problems)) &&
                  st.st_size > 0 && ++files <= PEEK_FILES)

@@ -28,8 +28,7 @@ static void add_plan_error(struct err *err, struct problems *problems)
     char *dot = strchr(pointer, '.');
     if (dot)
         *dot = '/';
-    problems_add(problems, pointer, "%s", message);
-    err_free(err);
+    problems_add_err(problems, pointer, err);
 }
 
 /* All ranks of a replica: the others are the same. */

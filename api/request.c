@@ -25,6 +25,7 @@ static void after_step(void *arg, struct err *err)
         request_header(r, "Retry-After", "1");
         err_free(err);
     } else if (err) {
+        request_clear_reply(r);
         request_reply_err(r, err);
     } else if (!r->status && !r->response && r->next) {
         void (*next)(struct request *) = r->next;
@@ -61,10 +62,12 @@ static struct err *run_work(void *arg)
     return r->step(r);
 }
 
+/* What cannot be answered is not done either: whoever asks again would do it twice. */
 static struct err *run_tx(struct store_tx *tx, void *arg)
 {
     struct request *r = arg;
-    return r->step_tx(tx, r);
+    TRY(r->step_tx(tx, r));
+    return r->no_memory ? err_no_memory() : NULL;
 }
 
 void request_work(struct request *r, struct err *(*fn)(struct request *r))
@@ -114,6 +117,7 @@ void request_clear_reply(struct request *r)
     r->reply = NULL;
     r->reply_bytes = 0;
     r->status = 0;
+    r->no_memory = false;
     for (int i = 0; i < REQUEST_HEADERS; i++) {
         free(r->headers[i].value);
         r->headers[i].value = NULL;
@@ -141,6 +145,7 @@ void request_reply_text(struct request *r, int status, const char *type, char *t
     r->status = status;
     r->reply_type = type;
     if (!text) {
+        r->no_memory = true;
         r->status = 503;
         r->reply_type = "application/problem+json";
         r->reply = strdup(short_of_memory);
@@ -252,6 +257,10 @@ void request_reply_err(struct request *r, struct err *err)
 void request_reply_problems(struct request *r, int status, const char *type, const char *what,
                             const struct problems *problems)
 {
+    if (problems->no_memory) {
+        request_reply_err(r, err_no_memory());
+        return;
+    }
     cJSON *errors = cJSON_CreateArray();
     for (size_t i = 0; i < problems->count; i++) {
         cJSON *item = cJSON_CreateObject();
@@ -280,8 +289,10 @@ void request_header(struct request *r, const char *name, const char *format, ...
         va_start(args, format);
         free(r->headers[i].value);
         r->headers[i].name = name;
-        if (vasprintf(&r->headers[i].value, format, args) < 0)
+        if (vasprintf(&r->headers[i].value, format, args) < 0) {
             r->headers[i].value = NULL;
+            r->no_memory = true;
+        }
         va_end(args);
         return;
     }
@@ -386,7 +397,9 @@ bool request_query(struct request *r, const struct query *queries, size_t count)
     struct query_state s = {.parameters = r->route->parameters, .queries = queries, .count = count};
     MHD_get_connection_values(r->connection, MHD_GET_ARGUMENT_KIND, on_query, &s);
     bool good = problems_count(&s.problems) == 0;
-    if (!good) {
+    if (s.problems.no_memory) {
+        request_reply_err(r, err_no_memory());
+    } else if (!good) {
         cJSON *errors = cJSON_CreateArray();
         for (size_t i = 0; i < s.problems.count; i++) {
             cJSON *item = cJSON_CreateObject();

@@ -50,7 +50,8 @@ struct request {
     bool begun;          /* its headers are there */
 
     /* the answer */
-    int status; /* 0: none yet */
+    int status;     /* 0: none yet */
+    bool no_memory; /* for the answer that was meant */
     char *reply;
     size_t reply_bytes;
     const char *reply_type;

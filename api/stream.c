@@ -16,6 +16,7 @@
 #include "api/request.h"
 #include "daemon/base/json.h"
 #include "daemon/base/log.h"
+#include "daemon/base/text.h"
 
 #define STREAMS_MOST 64
 #define BUFFER_MOST ((size_t)256 << 10)
@@ -84,22 +85,20 @@ static bool append(struct stream *s, const char *text, size_t bytes)
 
 static struct err *render(struct stream *s, const struct store_events *events)
 {
-    size_t size = 0;
-    FILE *out = open_memstream(&s->text, &size);
-    if (!out)
-        return err_no_memory();
-    bool good = true;
-    for (size_t i = 0; good && i < events->count; i++) {
+    struct text out = {0};
+    for (size_t i = 0; !out.no_memory && i < events->count; i++) {
         cJSON *json = present_event(&events->items[i]);
         char *data = json_print(json);
-        good = data && fprintf(out, "id: %lld\nevent: %s\ndata: %s\n\n",
-                               (long long)events->items[i].id, events->items[i].type, data) > 0;
+        if (data)
+            text_print(&out, "id: %lld\nevent: %s\ndata: %s\n\n", (long long)events->items[i].id,
+                       events->items[i].type, data);
+        else
+            out.no_memory = true;
         free(data);
         cJSON_Delete(json);
     }
-    if (fclose(out) != 0 || !good)
-        return err_no_memory();
-    return NULL;
+    s->text = text_take(&out);
+    return s->text ? NULL : err_no_memory();
 }
 
 static struct err *read_events(struct store_tx *tx, void *arg)

@@ -57,7 +57,7 @@ static const char *resolve(const struct api_control *control, cJSON *object, con
         return NULL;
     const char *set = cJSON_SetValuestring(item, path);
     if (!set)
-        problems_add(problems, pointer, "could not be checked: memory is short");
+        problems_add_err(problems, pointer, err_no_memory());
     free(path);
     return set;
 }
@@ -78,6 +78,7 @@ static void merge(struct problems *into, const struct problems *from, bool no_co
         if (!no_config || strcmp(from->items[i].path, "/model/config") != 0)
             problems_add(into, from->items[i].path, "%s", from->items[i].message);
     into->lost += from->lost;
+    into->no_memory = into->no_memory || from->no_memory;
 }
 
 /* Fills s->spec; problems say what is wrong. */

@@ -70,13 +70,14 @@ void inputs_check_weights(const struct api_control *control, const char *pointer
     }
     if (!err)
         err = safetensors_open(path, &file);
-    if (err && err_kind(err) == ERR_NOT_FOUND)
+    if (err && err_kind(err) == ERR_NOT_FOUND) {
         problems_add(problems, pointer,
                      "%s has no model.safetensors; with \"init\": \"random\" it needs none",
                      directory);
-    else if (err)
-        problems_add(problems, pointer, "%s", err_message(err));
-    if (!err) {
+        err_free(err);
+    } else if (err) {
+        problems_add_err(problems, pointer, err);
+    } else {
         c.file = file;
         struct model_tensors_walk walk = {0};
         struct model_tensor expected;
@@ -88,7 +89,6 @@ void inputs_check_weights(const struct api_control *control, const char *pointer
             problems_add(problems, pointer, "%s has %zu tensors that this decoder does not have",
                          path, safetensors_count(file) - c.known);
     }
-    err_free(err);
     safetensors_close(file);
     free(path);
 }

@@ -13,6 +13,7 @@
 #include "api/api.h"
 #include "api/doc.h"
 #include "daemon/base/file.h"
+#include "daemon/base/text.h"
 #include "daemon/plan/problems.h"
 
 #define FILE_BYTES ((size_t)1 << 20)
@@ -67,7 +68,7 @@ static void set_text(char **to, const char *text, const char *pointer, struct pr
 {
     char *copy = strdup(text);
     if (!copy) {
-        problems_add(problems, pointer, "could not be kept: memory is short");
+        problems_add_err(problems, pointer, err_no_memory());
         return;
     }
     free(*to);
@@ -92,7 +93,7 @@ static void add_to_list(char ***list, size_t *count, const char *text, const cha
         *list = grown;
     if (!grown || !copy) {
         free(copy);
-        problems_add(problems, pointer, "could not be kept: memory is short");
+        problems_add_err(problems, pointer, err_no_memory());
         return;
     }
     (*list)[(*count)++] = copy;
@@ -403,7 +404,7 @@ static void make_absolute(char **path, const char *pointer, struct problems *pro
         return;
     char *joined = NULL;
     if (asprintf(&joined, "%s/%s", cwd, *path) < 0) {
-        problems_add(problems, pointer, "could not be kept: memory is short");
+        problems_add_err(problems, pointer, err_no_memory());
         return;
     }
     free(*path);
@@ -439,8 +440,7 @@ static void check_tls(const struct config *c, struct problems *problems)
     }
     struct err *err = api_check_tls(c->tls_certificate, c->tls_key);
     if (err)
-        problems_add(problems, "/tls_certificate", "cannot be used: %s", err_message(err));
-    err_free(err);
+        problems_add_err(problems, "/tls_certificate", err_wrap(err, "cannot be used"));
 }
 
 /* The workers' socket must fit into a struct sockaddr_un. */
@@ -455,14 +455,12 @@ static void check_runtime(const struct config *c, struct problems *problems)
 
 static struct err *as_err(const struct problems *problems)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
-    if (!out)
-        return err_no_memory();
+    struct text list = {.no_memory = problems->no_memory};
     for (size_t i = 0; i < problems->count; i++)
-        fprintf(out, "%s%s %s", i ? "\n" : "", problems->items[i].path, problems->items[i].message);
-    struct err *err = fclose(out) == 0 ? err_new(ERR_INVALID, "%s", text) : err_no_memory();
+        text_print(&list, "%s%s %s", i ? "\n" : "", problems->items[i].path,
+                   problems->items[i].message);
+    char *text = text_take(&list);
+    struct err *err = text ? err_new(ERR_INVALID, "%s", text) : err_no_memory();
     free(text);
     return err;
 }

@@ -120,8 +120,10 @@ int main(int argc, char **argv)
     int status = 0;
     struct err *err = config_load(&flags, &config);
     if (err) {
-        fprintf(stderr, "dllmd: the settings are wrong:\n%s\n", err_message(err));
-        status = 2;
+        bool wrong = err_kind(err) != ERR_NO_MEMORY;
+        fprintf(stderr, "dllmd: the settings %s:\n%s\n", wrong ? "are wrong" : "cannot be read",
+                err_message(err));
+        status = wrong ? 2 : 1;
     } else if (check_only) {
         puts("The settings are good.");
     } else if (create_token) {

@@ -2,7 +2,10 @@
 #ifndef PLAN_PROBLEMS_H
 #define PLAN_PROBLEMS_H
 
+#include <stdbool.h>
 #include <stddef.h>
+
+#include "daemon/base/err.h"
 
 /* Nobody reads more; a hostile input must not make us keep more. */
 #define PROBLEMS_MAX 256
@@ -15,14 +18,16 @@ struct problem {
 struct problems {
     struct problem *items;
     size_t count, capacity;
-    /* Problems beyond PROBLEMS_MAX or for which memory was too short; such an input is wrong all
-     * the same. */
-    size_t lost;
+    size_t lost;    /* beyond PROBLEMS_MAX; such an input is wrong all the same */
+    bool no_memory; /* was short: nothing is known to be wrong, or not what */
 };
 
 void problems_add(struct problems *p, const char *path, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-size_t problems_count(const struct problems *p); /* kept and lost */
+/* An error that says what is wrong there; takes it. */
+void problems_add_err(struct problems *p, const char *path, struct err *err);
+/* 0: nothing is wrong, and nothing is not known. */
+size_t problems_count(const struct problems *p);
 void problems_free(struct problems *p);
 
 #endif

@@ -65,7 +65,7 @@ static bool set_string(const struct parser *p, const struct spec_field *f, const
     char **to = place(p, f);
     *to = strdup(text);
     if (!*to)
-        problems_add(p->problems, f->pointer, "could not be kept: memory is short");
+        problems_add_err(p->problems, f->pointer, err_no_memory());
     return *to != NULL;
 }
 

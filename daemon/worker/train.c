@@ -45,10 +45,11 @@ static struct err *read_spec(struct run *run)
     struct problems problems = {0};
     spec_parse(json, &run->spec, &problems);
     struct err *e = NULL;
-    if (problems_count(&problems))
+    if (problems.no_memory)
+        e = err_no_memory();
+    else if (problems_count(&problems))
         e = err_new(ERR_INTERNAL, "the daemon sent a spec that is not valid: %s: %s",
-                    problems.count ? problems.items[0].path : "?",
-                    problems.count ? problems.items[0].message : "out of memory");
+                    problems.items[0].path, problems.items[0].message);
     problems_free(&problems);
     if (!e) {
         run->rank = link_identity(run->link)->rank;
