@@ -5,6 +5,7 @@
  * that die (ending.c), so what is in its journal counts. Nothing is started twice: a run keeps its
  * job in the state that the database gives it.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,20 +25,19 @@ static char *copy(const char *text)
     return strdup(text ? text : "");
 }
 
-static void adopt_process(struct member *m, int64_t pid, int64_t start_time)
+static struct err *adopt_process(struct member *m, int64_t pid, int64_t start_time)
 {
     m->process.pid = (pid_t)pid;
     m->process.start_time = (uint64_t)start_time;
     m->process.pidfd = process_open((pid_t)pid, (uint64_t)start_time);
     m->state = MEMBER_ALIVE;
-    struct err *err = m->process.pidfd >= 0 ? run_watch(m) : NULL;
-    if (err) {
-        log_error("%s", err_message(err));
-        err_free(err);
-    }
-    m->unseen = m->process.pidfd < 0;
-    if (m->unseen)
-        ending_begin(m, -1);
+    if (m->process.pidfd >= 0)
+        return run_watch(m);
+    if (errno != ESRCH) /* it may live: nothing may be started in its place */
+        return err_errno(errno, "cannot tell whether the worker %lld still lives", (long long)pid);
+    m->unseen = true;
+    ending_begin(m, -1);
+    return NULL;
 }
 
 static void tell(const struct run *r)
@@ -93,7 +93,7 @@ static struct err *adopt_attempt(struct control *c, struct store_tx *tx,
         if (w->state == STORE_WORKER_ENDED)
             m->state = MEMBER_ENDED;
         else
-            adopt_process(m, w->pid, w->start_time);
+            TRY(adopt_process(m, w->pid, w->start_time));
         bool stopped = w->exit_status && strcmp(w->exit_status, "stopped") == 0;
         agreed = agreed || stopped;
         if (w->exit_status && !stopped && strcmp(w->exit_status, "done") != 0)
@@ -123,7 +123,7 @@ static struct err *adopt_task(struct control *c, const struct store_task *task)
     struct member *m = &r->members[0];
     memcpy(m->secret_hash, task->secret_hash, sizeof m->secret_hash);
     m->committed = task->last_seq;
-    adopt_process(m, task->pid, task->start_time);
+    TRY(adopt_process(m, task->pid, task->start_time));
     tell(r);
     return NULL;
 }

@@ -102,11 +102,12 @@ struct run {
     int open_handles;
     int pending; /* items handed to async.h */
     enum { STOP_NOT, STOP_ORDERED, STOP_TERM, STOP_KILL } stop;
-    char *stop_reason;
-    bool paused;          /* its ranks are told to save themselves and end */
-    uint64_t stop_ms;     /* loop time of the next, harder step */
-    uint64_t lease_ms;    /* loop time of the next renewal */
-    uint64_t progress_ms; /* loop time of the last record */
+    char *stop_text;         /* owned */
+    const char *stop_reason; /* that, or a constant; NULL: none was given */
+    bool paused;             /* its ranks are told to save themselves and end */
+    uint64_t stop_ms;        /* loop time of the next, harder step */
+    uint64_t lease_ms;       /* loop time of the next renewal */
+    uint64_t progress_ms;    /* loop time of the last record */
     bool lease_pending, finishing, finished;
     uint64_t finish_ms; /* retry */
     struct async_item lease_item, stop_item, finish_item, launch_item;

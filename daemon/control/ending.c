@@ -58,8 +58,8 @@ static char *path_of(const struct member *m, const char *suffix)
     return asprintf(&path, "%s/%s.%s", m->run->directory, m->name, suffix) < 0 ? NULL : path;
 }
 
-/* Whole lines of a chunk become records; returns how many bytes they take. */
-static size_t take_lines(struct ending *e, char *chunk, size_t bytes)
+/* Whole lines of a chunk become records; *taken: how many bytes they take. */
+static struct err *take_lines(struct ending *e, char *chunk, size_t bytes, size_t *taken)
 {
     size_t at = 0;
     char *end;
@@ -70,6 +70,8 @@ static size_t take_lines(struct ending *e, char *chunk, size_t bytes)
         size_t length = (size_t)(end - (chunk + at));
         bool good = json_parse_line(chunk + at, length, false, &json, &fault);
         const cJSON *seq = cJSON_GetObjectItemCaseSensitive(json, "seq");
+        if (!good && fault.no_memory)
+            return err_no_memory();
         bool known = cJSON_IsNumber(seq) && seq->valuedouble <= (double)e->member->committed;
         if (!good)
             log_warning("the journal of %s has a damaged line at byte %lld", e->member->name,
@@ -78,7 +80,8 @@ static size_t take_lines(struct ending *e, char *chunk, size_t bytes)
             cJSON_Delete(json);
         at += length + 1;
     }
-    return at;
+    *taken = at;
+    return NULL;
 }
 
 static struct err *read_journal(struct ending *e)
@@ -99,7 +102,8 @@ static struct err *read_journal(struct ending *e)
             err = err_errno(errno, "cannot read %s", path);
             break;
         }
-        size_t taken = take_lines(e, chunk, (size_t)n);
+        size_t taken = 0;
+        err = take_lines(e, chunk, (size_t)n, &taken);
         e->journal_at += (int64_t)taken;
         more = taken > 0; /* else the end, or a line that was never finished */
     }

@@ -1,4 +1,5 @@
 /* A process that connects says who it is; from then on its messages go where they belong. */
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,12 +73,14 @@ static struct member *find(struct control *c, struct line *line, const cJSON *he
     return &r->members[rank];
 }
 
-static bool same_process(const struct member *m, const struct line *line, const cJSON *hello)
+/* `now`: the start time of the process that has that pid. */
+static bool same_process(const struct member *m, const struct line *line, const cJSON *hello,
+                         uint64_t now)
 {
     return m->state == MEMBER_ALIVE && line_peer(line) == m->process.pid &&
            number(hello, "pid") == m->process.pid &&
            (uint64_t)number(hello, "start_time") == m->process.start_time &&
-           process_start_time(m->process.pid) == m->process.start_time;
+           now == m->process.start_time;
 }
 
 static void welcome(struct member *m)
@@ -116,7 +119,13 @@ static void take_hello(struct control *c, struct line *line, const cJSON *hello)
     struct member *m = find(c, line, hello);
     if (!m)
         return;
-    if (!same_process(m, line, hello)) {
+    uint64_t now = process_start_time(m->process.pid);
+    if (!now && errno != ESRCH) {
+        log_warning("process %d cannot be looked at: %s", (int)m->process.pid, strerror(errno));
+        line_close(line); /* it comes again */
+        return;
+    }
+    if (!same_process(m, line, hello, now)) {
         refuse(line, "this is not the process that was started");
         return;
     }

@@ -14,17 +14,19 @@
 #define UNSENT_BYTES ((size_t)16 << 20)
 #define STRANGERS 64 /* lines that have not said hello */
 #define HELLO_MS 10000
+#define AGAIN_MS 100
 
 struct line_server {
     uv_loop_t *loop;
     uv_pipe_t *listener; /* NULL: none */
+    uv_timer_t again;    /* for who could not be accepted for lack of memory */
     dev_t device;        /* of its socket */
     ino_t inode;
     struct line_handlers handlers;
     struct line *lines;
     int strangers;
     bool closing;
-    int open_handles; /* and one for the server itself, until it is closed */
+    int open_handles; /* `again` is there as long as the server */
     char path[108];
 };
 
@@ -165,8 +167,8 @@ static void dispatch(struct line *l, char *text, size_t bytes)
     cJSON *json = NULL;
     struct json_fault fault;
     if (!json_parse_line(text, bytes, false, &json, &fault) || !cJSON_IsObject(json)) {
-        log_warning("process %d sent a line that is no JSON object; its line is closed",
-                    (int)l->peer);
+        log_warning("process %d sent a line that %s; its line is closed", (int)l->peer,
+                    fault.no_memory ? "memory is too short for" : "is no JSON object");
         cJSON_Delete(json);
         line_close(l);
         return;
@@ -233,12 +235,24 @@ static void on_silent(uv_timer_t *timer)
     line_close(timer->data);
 }
 
+static void on_connection(uv_stream_t *stream, int status);
+
+static void on_again(uv_timer_t *timer)
+{
+    struct line_server *s = timer->data;
+    if (s->listener)
+        on_connection((uv_stream_t *)s->listener, 0);
+}
+
 static void on_connection(uv_stream_t *stream, int status)
 {
     struct line_server *s = stream->data;
     struct line *l = status == 0 ? calloc(1, sizeof *l) : NULL;
-    if (!l)
+    if (!l) { /* libuv does not listen any more until it is accepted */
+        if (status == 0)
+            uv_timer_start(&s->again, on_again, AGAIN_MS, 0);
         return;
+    }
     l->server = s;
     l->pipe.data = l->hello.data = l;
     uv_pipe_init(stream->loop, &l->pipe, 0);
@@ -284,6 +298,11 @@ pid_t line_peer(const struct line *l)
 
 /* ---- The server ---- */
 
+static void on_again_closed(uv_handle_t *handle)
+{
+    server_handle_closed(handle->data);
+}
+
 static void on_listener_closed(uv_handle_t *handle)
 {
     struct line_server *s = handle->data;
@@ -294,6 +313,7 @@ static void on_listener_closed(uv_handle_t *handle)
 /* libuv removes what lies at the path then, whose ever it is. */
 static void close_listener(struct line_server *s)
 {
+    uv_timer_stop(&s->again);
     if (s->listener)
         uv_close((uv_handle_t *)s->listener, on_listener_closed);
     s->listener = NULL;
@@ -349,6 +369,8 @@ struct err *line_server_open(uv_loop_t *loop, const char *path,
         return err_no_memory();
     s->loop = loop;
     s->handlers = *handlers;
+    uv_timer_init(loop, &s->again);
+    s->again.data = s;
     s->open_handles = 1;
     strncpy(s->path, path, sizeof s->path - 1);
     struct err *err = line_server_listen(s);
@@ -367,5 +389,5 @@ void line_server_close(struct line_server *s)
     while (s->lines)
         line_close(s->lines);
     close_listener(s);
-    server_handle_closed(s);
+    uv_close((uv_handle_t *)&s->again, on_again_closed);
 }

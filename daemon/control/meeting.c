@@ -230,8 +230,10 @@ void meeting_post(struct member *m, const cJSON *message)
     }
     struct set *s = find(r, key->valuestring);
     size_t bytes = strlen(data->valuestring);
-    if (!s) {
-        refuse(m, key->valuestring, "the daemon is short of memory, or there are too many sets");
+    if (!s && r->sets && r->sets->count >= SETS_MOST) {
+        refuse(m, key->valuestring, "there are too many sets");
+    } else if (!s) {
+        line_close(m->line); /* it posts again when there is memory */
     } else if (s->posts[m->rank]) {
         if (strcmp(s->posts[m->rank], data->valuestring) != 0)
             refuse(m, s->key, "this rank has posted other data under this key");
@@ -240,7 +242,7 @@ void meeting_post(struct member *m, const cJSON *message)
     } else if (s->bytes + bytes > SET_BYTES) {
         refuse(m, s->key, "the set would not fit into one message of 1 MiB");
     } else if (!(s->posts[m->rank] = strdup(data->valuestring))) {
-        refuse(m, s->key, "the daemon is short of memory");
+        line_close(m->line); /* likewise */
     } else {
         s->bytes += bytes + 4;
         if (++s->posted == r->world)

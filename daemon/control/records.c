@@ -408,8 +408,10 @@ static void send_batch(struct member *m, cJSON *records, bool replay)
         cJSON_Delete(records);
         if (m->line)
             line_close(m->line);
-        if (replay)
+        if (replay) {
+            m->journal_at = 0; /* from the beginning: what is committed is skipped */
             m->retry_ms = uv_now(m->run->control->loop) + 1000;
+        }
         return;
     }
     b->member = m;

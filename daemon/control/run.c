@@ -55,7 +55,7 @@ static void free_run(struct run *r)
     free(r->artifact);
     free(r->resume);
     free(r->parameters);
-    free(r->stop_reason);
+    free(r->stop_text);
     free(r);
 }
 
@@ -134,7 +134,8 @@ void run_stop(struct run *r, const char *reason)
         return;
     run_log(r, NULL, LOG_LEVEL_INFO, "is told to stop: %s", reason);
     r->stop = STOP_ORDERED;
-    r->stop_reason = strdup(reason);
+    r->stop_text = strdup(reason);
+    r->stop_reason = r->stop_text ? r->stop_text : "memory was too short to keep the reason";
     r->stop_ms = uv_now(r->control->loop) + (uint64_t)(r->control->config->stop_timeout_s * 1000);
     for (int i = 0; i < r->world; i++)
         if (r->members[i].line)

@@ -26,6 +26,7 @@ struct scheduler {
     bool busy;     /* a pass is on */
     bool again;    /* woken meanwhile */
     bool draining; /* this node gets no new work */
+    bool retry;    /* something could not be done now */
     int actions;
     struct async_item item;
     struct survey survey;
@@ -49,9 +50,11 @@ static void end_pass(struct control *c)
     struct scheduler *s = c->scheduler;
     if (s->actions > 0)
         return;
-    double wait_s = s->survey.next_s ? s->survey.next_s - store_now() : -1;
-    if (s->survey.next_s)
-        uv_timer_start(&s->timer, on_timer, wait_s > 0 ? (uint64_t)ceil(wait_s * 1000) : 1, 0);
+    double wait_ms = s->survey.next_s ? (s->survey.next_s - store_now()) * 1000 : RETRY_MS;
+    if (s->retry && wait_ms > RETRY_MS)
+        wait_ms = RETRY_MS;
+    if (s->retry || s->survey.next_s)
+        uv_timer_start(&s->timer, on_timer, wait_ms > 0 ? (uint64_t)ceil(wait_ms) : 1, 0);
     survey_free(&s->survey);
     s->busy = false;
     if (s->again && !c->stopping)
@@ -108,7 +111,7 @@ static void after_action(void *arg, struct err *err)
     struct control *c = a->control;
     if (err && (a->item.refused || err_kind(err) != ERR_CONFLICT)) {
         log_warning("the scheduler: %s; trying again", err_message(err));
-        uv_timer_start(&c->scheduler->timer, on_timer, RETRY_MS, 0);
+        c->scheduler->retry = true;
     }
     if (!err)
         c->scheduler->again = true;
@@ -126,7 +129,7 @@ static void write_it(struct control *c, struct survey_item *item)
 {
     struct action *a = calloc(1, sizeof *a);
     if (!a) {
-        uv_timer_start(&c->scheduler->timer, on_timer, RETRY_MS, 0);
+        c->scheduler->retry = true;
         return;
     }
     a->control = c;
@@ -141,7 +144,7 @@ static void write_it(struct control *c, struct survey_item *item)
 static void after_start(struct control *c, bool later)
 {
     if (later)
-        uv_timer_start(&c->scheduler->timer, on_timer, RETRY_MS, 0);
+        c->scheduler->retry = true;
     c->scheduler->actions--;
     end_pass(c);
 }
@@ -150,7 +153,7 @@ static void start(struct control *c, struct survey_item *item, int64_t gpu)
 {
     struct start_request *q = calloc(1, sizeof *q);
     if (!q) {
-        uv_timer_start(&c->scheduler->timer, on_timer, RETRY_MS, 0);
+        c->scheduler->retry = true;
         return;
     }
     q->control = c;
@@ -290,7 +293,7 @@ static void after_survey(void *arg, struct err *err)
     if (err) {
         log_warning("the scheduler cannot look: %s; trying again", err_message(err));
         err_free(err);
-        uv_timer_start(&s->timer, on_timer, RETRY_MS, 0);
+        s->retry = true;
     } else if (!c->stopping) {
         serve(c);
     }
@@ -302,7 +305,7 @@ static void begin_pass(struct control *c)
 {
     struct scheduler *s = c->scheduler;
     s->busy = true;
-    s->again = false;
+    s->again = s->retry = false;
     uv_timer_stop(&s->timer);
     async_read(c->async, &s->item, read_survey, c, after_survey);
 }

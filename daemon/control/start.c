@@ -212,32 +212,42 @@ static char *bootstrap_of(const struct member *m)
     return line;
 }
 
-static struct err *go(struct member *m)
+/* Before a process has begun: kills it if there is one; then the member ends as if it had reported
+ * the error itself (ending.c). */
+static void fail_member(struct member *m, const struct err *err)
+{
+    launch_abort(&m->process);
+    m->report = REPORT_ERROR;
+    snprintf(m->error_kind, sizeof m->error_kind, "%s", err_kind_name(err_kind(err)));
+    snprintf(m->error_reason, sizeof m->error_reason, "%s", err_message(err));
+    ending_begin(m, 0);
+}
+
+/* Takes err. */
+static void fail_start(struct run *r, struct err *err)
+{
+    run_log(r, NULL, LOG_LEVEL_ERROR, "cannot be started: %s", err_message(err));
+    for (int i = 0; i < r->world; i++)
+        fail_member(&r->members[i], err);
+    err_free(err);
+}
+
+static void go(struct member *m)
 {
     char *line = bootstrap_of(m);
     struct err *err = line ? run_watch(m) : err_no_memory();
     m->state = MEMBER_ALIVE;
-    if (!err)
-        err = launch_go(&m->process, line);
-    sodium_memzero(m->secret, sizeof m->secret);
-    free(line);
-    return err;
-}
-
-/* Before any process has begun: kills those there are; then the members end as if each had reported
- * the error itself (ending.c). Takes err. */
-static void fail_start(struct run *r, struct err *err)
-{
-    run_log(r, NULL, LOG_LEVEL_ERROR, "cannot be started: %s", err_message(err));
-    for (int i = 0; i < r->world; i++) {
-        struct member *m = &r->members[i];
-        launch_abort(&m->process);
-        m->report = REPORT_ERROR;
-        snprintf(m->error_kind, sizeof m->error_kind, "%s", err_kind_name(err_kind(err)));
-        snprintf(m->error_reason, sizeof m->error_reason, "%s", err_message(err));
-        ending_begin(m, 0);
+    m->run->control->workers_started++;
+    if (err) {
+        run_log(m->run, m, LOG_LEVEL_ERROR, "cannot be started: %s", err_message(err));
+        fail_member(m, err);
+    } else if ((err = launch_go(&m->process, line))) {
+        run_log(m->run, m, LOG_LEVEL_WARNING, "cannot be told who it is: %s", err_message(err));
+        run_stop(m->run, err_message(err)); /* it ends by itself: nobody told it */
     }
+    sodium_memzero(m->secret, sizeof m->secret);
     err_free(err);
+    free(line);
 }
 
 /* ---- The chain ---- */
@@ -250,16 +260,8 @@ static void after_pids(void *arg, struct err *err)
         fail_start(r, err);
         return;
     }
-    for (int i = 0; i < r->world; i++) {
-        err = go(&r->members[i]);
-        r->control->workers_started++;
-        if (!err)
-            continue;
-        run_log(r, &r->members[i], LOG_LEVEL_WARNING, "cannot be told who it is: %s",
-                err_message(err));
-        run_stop(r, err_message(err)); /* it ends by itself: nobody told it */
-        err_free(err);
-    }
+    for (int i = 0; i < r->world; i++)
+        go(&r->members[i]);
     ending_check(r);
 }
 
