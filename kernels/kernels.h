@@ -92,7 +92,7 @@ struct attention {
     /* backward: o and lse are final (of all pieces, whichever call computed them). */
     struct tensor d_o; /* [n, H, d] */
     struct tensor dq;  /* [n, H, d], += */
-    float scale;       /* 1 / sqrt(d) */
+    float scale;       /* of the scores: 1 / sqrt(d), times what a rotation adds */
     /* Backward scratch [n, H] fp32: rowsum(d_o * o), written by attention_delta. */
     struct tensor delta;
     int n_pieces;

@@ -1,4 +1,4 @@
-/* config.json of the Llama, Qwen2 and Qwen3 families.
+/* config.json of the Llama, Mistral, Qwen2 and Qwen3 families.
  *
  * Names and defaults are those of the transformers library, so that a published config.json means
  * here what it means there. Two kinds of field are not read: those that do not touch the
@@ -7,11 +7,10 @@
  */
 #include "daemon/plan/model.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "daemon/plan/fields.h"
+#include "daemon/plan/config_reader.h"
 
 #define MAX_WIDTH ((int64_t)1 << 20) /* of hidden, intermediate; keeps every product in 64 bits */
 #define MAX_HEADS ((int64_t)1 << 12)
@@ -19,155 +18,54 @@
 #define MAX_VOCAB ((int64_t)1 << 24)
 #define MAX_WINDOW ((int64_t)1 << 31)
 
-struct reader {
-    const cJSON *json;
-    const char *path;
-    struct problems *problems;
-};
+#define DEFAULT_WINDOW 4096 /* of the families that have windows */
+#define DEFAULT_FULL_LAYERS 28
 
-/* A member that is there and not null; its pointer goes to `pointer`. */
-static const cJSON *member(const struct reader *r, const char *key,
-                           char pointer[static FIELDS_POINTER_BYTES])
-{
-    field_pointer(pointer, r->path, key);
-    const cJSON *item = field_get(r->json, r->path, key, r->problems);
-    return item && !cJSON_IsNull(item) ? item : NULL;
-}
+static const char *const family_names[] = {[MODEL_LLAMA] = "llama",
+                                           [MODEL_MISTRAL] = "mistral",
+                                           [MODEL_QWEN2] = "qwen2",
+                                           [MODEL_QWEN3] = "qwen3",
+                                           NULL};
 
-/* fallback 0: the field has none. */
-static void read_integer(const struct reader *r, const char *key, int64_t least, int64_t most,
-                         int64_t fallback, int64_t *out)
+static void refuse_unsupported(const struct config_reader *r, enum model_family family)
 {
+    static const char *const activations[] = {"silu", "swish", NULL}; /* two names of one */
     char pointer[FIELDS_POINTER_BYTES];
-    const cJSON *item = member(r, key, pointer);
+    int activation;
+    const cJSON *item = config_member(r, "hidden_act", pointer);
     if (item)
-        field_integer(item, pointer, least, most, out, r->problems);
-    else if (fallback)
-        *out = fallback;
-    else
-        problems_add(r->problems, pointer, "is missing but must be a positive integer");
+        field_enum(item, pointer, activations, &activation, r->problems);
+    config_refuse_number_but(r, "attention_dropout", 0.0);
+    config_refuse_number_but(r, "partial_rotary_factor", 1.0);
+    config_refuse_true(r, "mlp_bias");
+    config_refuse(r, "attn_logit_softcapping");
+    config_refuse(r, "final_logit_softcapping");
+    config_refuse(r, "quantization_config");
+    if (family == MODEL_MISTRAL)
+        config_refuse_true(r, "attention_bias");
 }
 
-static double read_number(const struct reader *r, const char *key, struct field_range range,
-                          double fallback)
+/* ---- Windows ---- */
+
+/* Mistral: the window holds for every layer, whatever the types; they must not say otherwise. */
+static void check_layer_type(const struct config_reader *r, const char *pointer, int64_t window,
+                             bool sliding, int64_t layer, struct model_config *out)
 {
-    char pointer[FIELDS_POINTER_BYTES];
-    double value = fallback;
-    const cJSON *item = member(r, key, pointer);
-    if (item)
-        field_number(item, pointer, range, &value, r->problems);
-    return value;
+    if (sliding && out->family == MODEL_LLAMA)
+        problems_add(r->problems, pointer,
+                     "is \"sliding_attention\", which the llama family does not have");
+    else if (sliding && window == 0)
+        problems_add(r->problems, pointer,
+                     "is \"sliding_attention\", which needs %sa sliding_window",
+                     out->family == MODEL_MISTRAL ? "" : "use_sliding_window true and ");
+    else if (!sliding && window != 0 && out->family == MODEL_MISTRAL)
+        problems_add(r->problems, pointer,
+                     "is \"full_attention\", but a Mistral model's sliding_window holds for every "
+                     "layer: it must be null or the type \"sliding_attention\"");
+    out->window[layer] = sliding ? window : 0;
 }
 
-static bool read_bool(const struct reader *r, const char *key, bool fallback)
-{
-    char pointer[FIELDS_POINTER_BYTES];
-    bool value = fallback;
-    const cJSON *item = member(r, key, pointer);
-    if (item)
-        field_bool(item, pointer, &value, r->problems);
-    return value;
-}
-
-/* ---- What is refused ---- */
-
-static void refuse_unless_string(const struct reader *r, const char *key, const char *only)
-{
-    char pointer[FIELDS_POINTER_BYTES];
-    const cJSON *item = member(r, key, pointer);
-    if (item && (!cJSON_IsString(item) || strcmp(item->valuestring, only) != 0))
-        problems_add(r->problems, pointer, "is not supported: only \"%s\" is", only);
-}
-
-static void refuse_unless_number(const struct reader *r, const char *key, double only)
-{
-    char pointer[FIELDS_POINTER_BYTES];
-    const cJSON *item = member(r, key, pointer);
-    if (item && (!cJSON_IsNumber(item) || item->valuedouble != only))
-        problems_add(r->problems, pointer, "is not supported: only %g is", only);
-}
-
-static void refuse_true(const struct reader *r, const char *key)
-{
-    char pointer[FIELDS_POINTER_BYTES];
-    const cJSON *item = member(r, key, pointer);
-    if (item && !cJSON_IsFalse(item))
-        problems_add(r->problems, pointer, "is not supported: only false is");
-}
-
-static void refuse_present(const struct reader *r, const char *key)
-{
-    char pointer[FIELDS_POINTER_BYTES];
-    if (member(r, key, pointer))
-        problems_add(r->problems, pointer, "is not supported: it must be null or left out");
-}
-
-/* rope_scaling (transformers 4) or rope_parameters (5): only the plain rotation is built. */
-static void refuse_rope_variants(const struct reader *rope)
-{
-    static const char *const plain[] = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
-    size_t before = problems_count(rope->problems);
-    refuse_unless_string(rope, "rope_type", "default");
-    refuse_unless_string(rope, "type", "default");
-    refuse_unless_number(rope, "partial_rotary_factor", 1.0);
-    if (problems_count(rope->problems) > before)
-        return; /* the other fields belong to the variant just named */
-    for (const cJSON *item = rope->json->child; item; item = item->next) {
-        bool known = cJSON_IsNull(item);
-        for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
-            known = known || strcmp(item->string, plain[i]) == 0;
-        if (known)
-            continue;
-        char pointer[FIELDS_POINTER_BYTES];
-        field_pointer(pointer, rope->path, item->string);
-        problems_add(rope->problems, pointer,
-                     "is not supported: only the default rotation with rope_theta is");
-    }
-}
-
-static void refuse_unsupported(const struct reader *r, enum model_family family)
-{
-    refuse_unless_string(r, "hidden_act", "silu");
-    refuse_unless_number(r, "attention_dropout", 0.0);
-    refuse_unless_number(r, "partial_rotary_factor", 1.0);
-    refuse_true(r, "mlp_bias");
-    refuse_present(r, "attn_logit_softcapping");
-    refuse_present(r, "final_logit_softcapping");
-    refuse_present(r, "quantization_config");
-    if (family == MODEL_QWEN2)
-        refuse_true(r, "attention_bias");
-}
-
-/* ---- RoPE and windows ---- */
-
-static void read_rope(const struct reader *r, struct model_config *out)
-{
-    const struct field_range range = {.least = 0, .most = INFINITY, .open_least = true};
-    static const char *const keys[] = {"rope_scaling", "rope_parameters"};
-    double top = read_number(r, "rope_theta", range, 0), theta = top;
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        char pointer[FIELDS_POINTER_BYTES];
-        const cJSON *item = member(r, keys[i], pointer);
-        if (!item)
-            continue;
-        if (!cJSON_IsObject(item)) {
-            problems_add(r->problems, pointer, "is %s but must be an object or null",
-                         field_type_name(item));
-            continue;
-        }
-        struct reader rope = {item, pointer, r->problems};
-        refuse_rope_variants(&rope);
-        theta = read_number(&rope, "rope_theta", range, theta);
-        if (top != 0 && theta != top)
-            problems_add(r->problems, pointer,
-                         "has a rope_theta of %g where the config's own rope_theta is %g: they "
-                         "must agree",
-                         theta, top);
-    }
-    out->rope_theta = theta != 0 ? theta : 10000.0;
-}
-
-static void read_layer_types(const struct reader *r, const cJSON *types, const char *pointer,
+static void read_layer_types(const struct config_reader *r, const cJSON *types, const char *pointer,
                              int64_t window, struct model_config *out)
 {
     static const char *const names[] = {"full_attention", "sliding_attention", NULL};
@@ -186,37 +84,37 @@ static void read_layer_types(const struct reader *r, const cJSON *types, const c
         snprintf(index, sizeof index, "%d", (int)layer);
         field_pointer(at, pointer, index);
         int type;
-        if (field_enum(item, at, names, &type, r->problems) && type == 1) {
-            if (out->family == MODEL_LLAMA)
-                problems_add(r->problems, at,
-                             "is \"sliding_attention\", which the llama family does not have");
-            else if (window == 0)
-                problems_add(r->problems, at,
-                             "is \"sliding_attention\", which needs use_sliding_window true and "
-                             "a sliding_window");
-            out->window[layer] = window;
-        }
+        if (field_enum(item, at, names, &type, r->problems))
+            check_layer_type(r, at, window, type == 1, layer, out);
         layer++;
     }
 }
 
-static void read_windows(const struct reader *r, struct model_config *out)
+/* Rows; 0: no layer has a window. Left out is not null here. */
+static int64_t read_window(const struct config_reader *r, const struct model_config *model)
+{
+    static const char key[] = "sliding_window";
+    int64_t window = DEFAULT_WINDOW;
+    if (model->family == MODEL_LLAMA ||
+        (model->family != MODEL_MISTRAL && !config_bool(r, "use_sliding_window", false)) ||
+        cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(r->json, key)))
+        return 0;
+    config_integer(r, key, 1, MAX_WINDOW, DEFAULT_WINDOW, &window);
+    return window;
+}
+
+static void read_windows(const struct config_reader *r, struct model_config *out)
 {
     char pointer[FIELDS_POINTER_BYTES];
-    int64_t window = 0, full_layers = 28;
+    int64_t window = read_window(r, out), full_layers = 0;
     memset(out->window, 0, sizeof out->window);
-    if (out->family != MODEL_LLAMA && read_bool(r, "use_sliding_window", false)) {
-        const cJSON *item = member(r, "sliding_window", pointer);
-        if (item)
-            field_integer(item, pointer, 1, MAX_WINDOW, &window, r->problems);
-        else
-            problems_add(r->problems, pointer,
-                         "is missing but use_sliding_window needs it: a positive number of rows");
-        item = member(r, "max_window_layers", pointer);
+    if (out->family != MODEL_MISTRAL && window != 0) {
+        full_layers = DEFAULT_FULL_LAYERS;
+        const cJSON *item = config_member(r, "max_window_layers", pointer);
         if (item)
             field_integer(item, pointer, 0, FIELDS_MAX_INTEGER, &full_layers, r->problems);
     }
-    const cJSON *types = member(r, "layer_types", pointer);
+    const cJSON *types = config_member(r, "layer_types", pointer);
     if (types) {
         read_layer_types(r, types, pointer, window, out);
         return;
@@ -227,22 +125,26 @@ static void read_windows(const struct reader *r, struct model_config *out)
 
 /* ---- Sizes ---- */
 
-static void read_sizes(const struct reader *r, struct model_config *out)
+static void read_sizes(const struct config_reader *r, struct model_config *out)
 {
-    read_integer(r, "hidden_size", 1, MAX_WIDTH, 0, &out->hidden);
-    read_integer(r, "intermediate_size", 1, MAX_WIDTH, 0, &out->intermediate);
-    read_integer(r, "num_hidden_layers", 1, MODEL_MAX_LAYERS, 0, &out->layers);
-    read_integer(r, "num_attention_heads", 1, MAX_HEADS, 0, &out->heads);
-    read_integer(r, "vocab_size", 1, MAX_VOCAB, 0, &out->vocab);
+    char pointer[FIELDS_POINTER_BYTES];
+    config_integer(r, "hidden_size", 1, MAX_WIDTH, 0, &out->hidden);
+    config_integer(r, "intermediate_size", 1, MAX_WIDTH, 0, &out->intermediate);
+    config_integer(r, "num_hidden_layers", 1, MODEL_MAX_LAYERS, 0, &out->layers);
+    config_integer(r, "num_attention_heads", 1, MAX_HEADS, 0, &out->heads);
+    config_integer(r, "vocab_size", 1, MAX_VOCAB, 0, &out->vocab);
+    if (config_member(r, "max_position_embeddings", pointer))
+        config_integer(r, "max_position_embeddings", 1, FIELDS_MAX_INTEGER, 0, &out->max_positions);
     if (out->heads == 0)
         return;
 
-    /* The Qwen families' default is 32 whatever the heads; a file that relies on it is more likely
-     * a mistake. An explicit null means as many as heads, in every family. */
+    /* The default of Mistral is 8 and of the Qwen families 32, whatever the heads; a file that
+     * relies on it is more likely a mistake. An explicit null means as many as heads, in every
+     * family. */
     bool needed = out->family != MODEL_LLAMA &&
                   !cJSON_GetObjectItemCaseSensitive(r->json, "num_key_value_heads");
-    read_integer(r, "num_key_value_heads", 1, out->heads, needed ? 0 : out->heads, &out->kv_heads);
-    char pointer[FIELDS_POINTER_BYTES];
+    config_integer(r, "num_key_value_heads", 1, out->heads, needed ? 0 : out->heads,
+                   &out->kv_heads);
     if (out->kv_heads > 0 && out->heads % out->kv_heads != 0) {
         field_pointer(pointer, r->path, "num_key_value_heads");
         problems_add(r->problems, pointer, "is %d but must divide num_attention_heads %d",
@@ -250,7 +152,7 @@ static void read_sizes(const struct reader *r, struct model_config *out)
     }
 
     field_pointer(pointer, r->path, "head_dim");
-    const cJSON *head_dim = member(r, "head_dim", pointer);
+    const cJSON *head_dim = config_member(r, "head_dim", pointer);
     if (!head_dim && out->family != MODEL_QWEN3 && out->hidden % out->heads != 0) {
         problems_add(r->problems, pointer,
                      "is missing, so num_attention_heads %d must divide hidden_size %d",
@@ -260,7 +162,7 @@ static void read_sizes(const struct reader *r, struct model_config *out)
     int64_t fallback = out->family == MODEL_QWEN3 ? 128 : out->hidden / out->heads;
     if (!head_dim && fallback == 0)
         return; /* hidden_size is the problem */
-    read_integer(r, "head_dim", 2, MAX_HEAD_DIM, fallback, &out->head_dim);
+    config_integer(r, "head_dim", 2, MAX_HEAD_DIM, fallback, &out->head_dim);
     if (out->head_dim % 2 != 0)
         problems_add(r->problems, pointer, "is %d but must be even: RoPE turns pairs",
                      (int)out->head_dim);
@@ -269,36 +171,36 @@ static void read_sizes(const struct reader *r, struct model_config *out)
 void model_config_parse(const cJSON *json, const char *path, struct model_config *out,
                         struct problems *problems)
 {
-    static const char *const families[] = {
-        [MODEL_LLAMA] = "llama", [MODEL_QWEN2] = "qwen2", [MODEL_QWEN3] = "qwen3", NULL};
     *out = (struct model_config){0};
     if (!cJSON_IsObject(json)) {
         problems_add(problems, path, "is %s but must be an object like a config.json",
                      field_type_name(json));
         return;
     }
-    struct reader r = {json, path, problems};
+    struct config_reader r = {json, path, problems};
     char pointer[FIELDS_POINTER_BYTES];
-    const cJSON *type = member(&r, "model_type", pointer);
+    const cJSON *type = config_member(&r, "model_type", pointer);
     if (!type) {
-        problems_add(problems, pointer, "is missing but must be \"llama\", \"qwen2\" or \"qwen3\"");
+        problems_add(problems, pointer,
+                     "is missing but must be \"llama\", \"mistral\", \"qwen2\" or \"qwen3\"");
         return;
     }
     int family;
-    if (!field_enum(type, pointer, families, &family, problems))
+    if (!field_enum(type, pointer, family_names, &family, problems))
         return; /* what the other fields would mean is not known */
     out->family = (enum model_family)family;
 
     read_sizes(&r, out);
     const struct field_range positive = {.least = 0, .most = 1, .open_least = true};
-    out->rms_norm_eps = (float)read_number(&r, "rms_norm_eps", positive, 1e-6);
-    out->initializer_range = (float)read_number(&r, "initializer_range", positive, 0.02);
-    out->tie_embeddings = read_bool(&r, "tie_word_embeddings", false);
-    bool bias = out->family != MODEL_QWEN2 && read_bool(&r, "attention_bias", false);
+    out->rms_norm_eps = (float)config_number(&r, "rms_norm_eps", positive, 1e-6);
+    out->initializer_range = (float)config_number(&r, "initializer_range", positive, 0.02);
+    out->tie_embeddings = config_bool(&r, "tie_word_embeddings", false);
+    bool bias = (out->family == MODEL_LLAMA || out->family == MODEL_QWEN3) &&
+                config_bool(&r, "attention_bias", false);
     out->qkv_bias = out->family == MODEL_QWEN2 || bias;
     out->o_bias = bias;
     out->head_norm = out->family == MODEL_QWEN3;
-    read_rope(&r, out);
+    rope_parse(&r, out->max_positions, &out->rope);
     read_windows(&r, out);
     refuse_unsupported(&r, out->family);
 }

@@ -7,8 +7,9 @@
 #include <stdint.h>
 
 #include "daemon/plan/problems.h"
+#include "daemon/plan/rope.h"
 
-enum model_family { MODEL_LLAMA, MODEL_QWEN2, MODEL_QWEN3 };
+enum model_family { MODEL_LLAMA, MODEL_MISTRAL, MODEL_QWEN2, MODEL_QWEN3 };
 
 #define MODEL_MAX_LAYERS 512
 
@@ -22,14 +23,15 @@ struct model_config {
     int64_t head_dim;
     int64_t vocab;
     float rms_norm_eps;
-    double rope_theta;
+    struct rope rope;
+    int64_t max_positions; /* rows a text was trained with; 0: the config does not say */
     float initializer_range;
     bool tie_embeddings;
     bool qkv_bias;  /* Qwen2 always; Llama and Qwen3 by attention_bias */
     bool o_bias;    /* Llama and Qwen3 by attention_bias */
     bool head_norm; /* RMSNorm of each head of q and k before RoPE: Qwen3 */
-    /* Sliding window of each layer in rows; 0: full attention. From layer_types, or
-     * use_sliding_window with max_window_layers. */
+    /* Sliding window of each layer in rows; 0: full attention. Qwen by layer_types, or
+     * use_sliding_window with max_window_layers; Mistral in all layers or none. */
     int64_t window[MODEL_MAX_LAYERS];
 };
 

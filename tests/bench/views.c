@@ -29,7 +29,7 @@ static const struct model_config model = {
     .head_dim = 32,
     .vocab = VOCAB,
     .rms_norm_eps = 1e-6f,
-    .rope_theta = 10000,
+    .rope = {.theta = 10000},
     .initializer_range = 0.02f,
     .tie_embeddings = true,
     .head_norm = true,

@@ -52,7 +52,7 @@ static struct model_config model(void)
         .head_dim = 8,
         .vocab = VOCAB,
         .rms_norm_eps = 1e-6f,
-        .rope_theta = 10000,
+        .rope = {.theta = 10000},
         .initializer_range = 0.08f,
         .tie_embeddings = true,
         .head_norm = true,

@@ -1,4 +1,4 @@
-/* model_config_parse: the three families, windows, and refusals by name. */
+/* model_config_parse: the families, their windows, and refusals by name. Rotations: test_rope.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,6 +23,11 @@ static const char qwen2[] =
     "{'model_type':'qwen2','hidden_size':64,'intermediate_size':112,'num_hidden_layers':3,"
     "'num_attention_heads':4,'num_key_value_heads':2,'vocab_size':320,'tie_word_embeddings':true,"
     "'rope_parameters':{'rope_type':'default','rope_theta':5e5}}";
+
+static const char mistral[] =
+    "{'model_type':'mistral','hidden_size':64,'intermediate_size':112,'num_hidden_layers':3,"
+    "'num_attention_heads':4,'num_key_value_heads':2,'vocab_size':320,"
+    "'max_position_embeddings':32768}";
 
 /* Single quotes stand for double ones. */
 static cJSON *parse(const char *text)
@@ -79,7 +84,7 @@ static void families(void **state)
     assert_int_equal(m.vocab, 320);
     assert_float_equal(m.rms_norm_eps, 1e-5, 1e-10);
     assert_float_equal(m.initializer_range, 0.06, 1e-7);
-    assert_true(m.rope_theta == 1e6);
+    assert_true(m.rope.theta == 1e6);
     assert_true(m.head_norm && !m.qkv_bias && !m.o_bias && !m.tie_embeddings);
     /* embeddings and head, final norm, three layers */
     assert_int_equal(model_parameters(&m),
@@ -90,7 +95,7 @@ static void families(void **state)
     assert_int_equal(m.family, MODEL_LLAMA);
     assert_int_equal(m.kv_heads, 4);
     assert_int_equal(m.head_dim, 16);
-    assert_true(m.rope_theta == 10000.0);
+    assert_true(m.rope.theta == 10000.0);
     assert_float_equal(m.rms_norm_eps, 1e-6, 1e-12);
     assert_float_equal(m.initializer_range, 0.02, 1e-8);
     assert_true(!m.head_norm && !m.qkv_bias && !m.o_bias && !m.tie_embeddings);
@@ -99,11 +104,24 @@ static void families(void **state)
 
     read_good(qwen2, "{}", &m);
     assert_int_equal(m.head_dim, 16);
-    assert_true(m.rope_theta == 5e5);
+    assert_true(m.rope.theta == 5e5);
     assert_true(!m.head_norm && m.qkv_bias && !m.o_bias && m.tie_embeddings);
     assert_int_equal(model_parameters(&m),
                      320 * 64 + 64 +
                          3 * (2 * 64 + (64 + 2 * 32) * 64 + 64 * 64 + 3 * 64 * 112 + 64 + 2 * 32));
+    /* always q, k and v, never o, whatever is said */
+    read_good(qwen2, "{'attention_bias':false,'head_dim':32}", &m);
+    assert_true(m.qkv_bias && !m.o_bias);
+    assert_int_equal(m.head_dim, 32);
+
+    read_good(mistral, "{}", &m);
+    assert_int_equal(m.family, MODEL_MISTRAL);
+    assert_int_equal(m.kv_heads, 2);
+    assert_int_equal(m.head_dim, 16);
+    assert_int_equal(m.max_positions, 32768);
+    assert_true(!m.head_norm && !m.qkv_bias && !m.o_bias && !m.tie_embeddings);
+    read_good(mistral, "{'head_dim':32,'hidden_act':'swish'}", &m);
+    assert_int_equal(m.head_dim, 32);
 }
 
 static void nulls_and_defaults(void **state)
@@ -120,7 +138,7 @@ static void nulls_and_defaults(void **state)
     assert_int_equal(m.window[0], 0);
     read_good(llama, "{'rope_theta':7,'rope_parameters':{'rope_type':'default','rope_theta':7}}",
               &m);
-    assert_true(m.rope_theta == 7);
+    assert_true(m.rope.theta == 7);
 }
 
 static void windows(void **state)
@@ -137,6 +155,31 @@ static void windows(void **state)
     assert_int_equal(m.window[3], 0);
     read_good(qwen3, "{'use_sliding_window':true,'sliding_window':20}", &m);
     assert_int_equal(m.window[2], 0); /* 28 full layers come first */
+    read_good(qwen3, "{'use_sliding_window':true,'max_window_layers':2}", &m);
+    assert_int_equal(m.window[1], 0);
+    assert_int_equal(m.window[2], 4096);
+    read_good(qwen3, "{'use_sliding_window':true,'sliding_window':null,'max_window_layers':2}", &m);
+    assert_int_equal(m.window[2], 0);
+
+    read_good(mistral, "{}", &m);
+    assert_int_equal(m.window[0], 4096);
+    assert_int_equal(m.window[2], 4096);
+    read_good(mistral, "{'sliding_window':null}", &m);
+    assert_int_equal(m.window[0], 0);
+    read_good(mistral, "{'sliding_window':20}", &m);
+    assert_int_equal(m.window[0], 20);
+    assert_int_equal(m.window[2], 20);
+    assert_int_equal(m.window[3], 0);
+    read_good(mistral,
+              "{'sliding_window':20,'layer_types':"
+              "['sliding_attention','sliding_attention','sliding_attention']}",
+              &m);
+    assert_int_equal(m.window[2], 20);
+    read_good(mistral,
+              "{'sliding_window':null,'layer_types':"
+              "['full_attention','full_attention','full_attention']}",
+              &m);
+    assert_int_equal(m.window[2], 0);
     read_good(qwen2,
               "{'use_sliding_window':true,'sliding_window':20,'max_window_layers':0,"
               "'layer_types':['sliding_attention','full_attention','sliding_attention']}",
@@ -152,7 +195,9 @@ static void refused(void **state)
     static const struct {
         const char *base, *change, *path, *says;
     } cases[] = {
-        {qwen3, "{'model_type':'mixtral'}", "/model_type", "\"llama\", \"qwen2\" or \"qwen3\""},
+        {qwen3, "{'model_type':'qwen3_moe'}", "/model_type", "qwen3_moe"},
+        {qwen3, "{'model_type':'mixtral'}", "/model_type",
+         "\"llama\", \"mistral\", \"qwen2\" or \"qwen3\""},
         {qwen3, "{'model_type':null}", "/model_type", "missing"},
         {qwen3, "{'model_type':3}", "/model_type", "a number"},
         {qwen3, "{'hidden_size':null}", "/hidden_size", "missing"},
@@ -171,28 +216,18 @@ static void refused(void **state)
         {qwen3, "{'vocab_size':true}", "/vocab_size", "true"},
         {qwen3, "{'rms_norm_eps':0}", "/rms_norm_eps", "above 0"},
         {qwen3, "{'rope_theta':-1}", "/rope_theta", "above 0"},
-        {qwen3, "{'rope_scaling':{'rope_type':'yarn','factor':4}}", "/rope_scaling/rope_type",
-         "only \"default\""},
-        {qwen3, "{'rope_scaling':{'type':'linear'}}", "/rope_scaling/type", "only \"default\""},
-        {qwen3, "{'rope_scaling':{'type':'default','factor':4}}", "/rope_scaling/factor",
-         "not supported"},
-        {qwen3, "{'rope_scaling':'yarn'}", "/rope_scaling", "an object or null"},
-        {qwen3, "{'rope_parameters':{'full_attention':{'rope_theta':1}}}",
-         "/rope_parameters/full_attention", "not supported"},
-        {qwen3, "{'rope_parameters':{'rope_theta':5}}", "/rope_parameters", "agree"},
+        {qwen3, "{'max_position_embeddings':0}", "/max_position_embeddings", "from 1"},
         {qwen3, "{'partial_rotary_factor':0.5}", "/partial_rotary_factor", "only 1"},
-        {qwen3, "{'rope_parameters':{'partial_rotary_factor':0.5}}",
-         "/rope_parameters/partial_rotary_factor", "only 1"},
-        {qwen3, "{'hidden_act':'gelu'}", "/hidden_act", "only \"silu\""},
+        {qwen3, "{'hidden_act':'gelu'}", "/hidden_act", "is \"gelu\" but must be \"silu\""},
+        {qwen3, "{'hidden_act':['silu']}", "/hidden_act", "an array"},
         {qwen3, "{'attention_dropout':0.1}", "/attention_dropout", "only 0"},
         {llama, "{'mlp_bias':true}", "/mlp_bias", "only false"},
-        {qwen2, "{'attention_bias':true}", "/attention_bias", "only false"},
+        {mistral, "{'attention_bias':true}", "/attention_bias", "only false"},
         {qwen3, "{'attn_logit_softcapping':50.0}", "/attn_logit_softcapping", "not supported"},
         {qwen3, "{'final_logit_softcapping':30.0}", "/final_logit_softcapping", "not supported"},
         {qwen3, "{'quantization_config':{'bits':4}}", "/quantization_config", "not supported"},
         {qwen3, "{'attention_bias':'no'}", "/attention_bias", "true or false"},
         {qwen3, "{'tie_word_embeddings':1}", "/tie_word_embeddings", "true or false"},
-        {qwen3, "{'use_sliding_window':true}", "/sliding_window", "needs it"},
         {qwen3, "{'use_sliding_window':true,'sliding_window':0}", "/sliding_window", "0"},
         {qwen3, "{'layer_types':['full_attention']}", "/layer_types", "has 1 entries"},
         {qwen3, "{'layer_types':'full_attention'}", "/layer_types", "array"},
@@ -202,6 +237,15 @@ static void refused(void **state)
          "/layer_types/1", "use_sliding_window"},
         {llama, "{'layer_types':['full_attention','sliding_attention']}", "/layer_types/1",
          "llama"},
+        {mistral, "{'sliding_window':0}", "/sliding_window", "0"},
+        {mistral, "{'sliding_window':'no'}", "/sliding_window", "a string"},
+        {mistral, "{'num_key_value_heads':3}", "/num_key_value_heads", "divide"},
+        {mistral, "{'layer_types':['sliding_attention','full_attention','sliding_attention']}",
+         "/layer_types/1", "every layer"},
+        {mistral,
+         "{'sliding_window':null,"
+         "'layer_types':['full_attention','full_attention','sliding_attention']}",
+         "/layer_types/2", "needs a sliding_window"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         cJSON *json = changed(cases[i].base, cases[i].change);

@@ -1,7 +1,6 @@
 #include "daemon/worker/model/decoder.h"
 
 #include <assert.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,8 +57,7 @@ static struct err *upload_frequencies(struct decoder *d)
     float *host = malloc((size_t)half * sizeof *host);
     if (!host)
         return err_no_memory();
-    for (int64_t j = 0; j < half; j++)
-        host[j] = (float)pow(d->model->rope_theta, -(double)j / (double)half);
+    rope_frequencies(&d->model->rope, d->model->head_dim, host);
     d->kernels->upload(d->queue, d->inv_freq.data, host, (size_t)half * sizeof *host);
     struct err *e = d->kernels->queue_wait(d->queue);
     free(host);

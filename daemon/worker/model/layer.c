@@ -17,11 +17,12 @@ static struct tensor values_of(const struct model_config *m, struct tensor kv)
 static struct attention attention_of(const struct layer_pass *pass,
                                      const struct layer_activations *a)
 {
+    const struct model_config *m = pass->model;
     return (struct attention){
-        .q = tensor_heads(a->q, pass->model->heads),
-        .o = tensor_heads(a->o, pass->model->heads),
+        .q = tensor_heads(a->q, m->heads),
+        .o = tensor_heads(a->o, m->heads),
         .lse = a->lse,
-        .scale = (float)(1.0 / sqrt((double)pass->model->head_dim)),
+        .scale = (float)(rope_score_scale(&m->rope) / sqrt((double)m->head_dim)),
     };
 }
 
