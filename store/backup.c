@@ -26,8 +26,9 @@ static struct err *copy(struct store_tx *tx, const char *partial)
                     : sqlite3_errcode(to);
     struct err *err = NULL;
     if (rc != SQLITE_OK)
-        err = err_new(rc == SQLITE_NOMEM ? ERR_NO_MEMORY : ERR_IO, "cannot write the copy %s: %s",
-                      partial, to ? sqlite3_errmsg(to) : sqlite3_errstr(rc));
+        err = err_new(rc == SQLITE_NOMEM || rc == SQLITE_IOERR_NOMEM ? ERR_NO_MEMORY : ERR_IO,
+                      "cannot write the copy %s: %s", partial,
+                      to ? sqlite3_errmsg(to) : sqlite3_errstr(rc));
     sqlite3_close(to);
     return err;
 }

@@ -52,6 +52,8 @@ void store_disconnect(struct store_tx *tx)
 struct err *store_sql_error(struct store_tx *tx, int code, const char *operation)
 {
     const char *says = sqlite3_errmsg(tx->db), *path = tx->path;
+    if (code == SQLITE_IOERR_NOMEM)
+        return err_no_memory();
     switch (code & 0xff) {
     case SQLITE_FULL:
         return err_new(ERR_IO,

@@ -20,6 +20,7 @@
 #include "daemon/base/log.h"
 #include "daemon/control/control.h"
 #include "daemon/control/directory.h"
+#include "daemon/control/loop.h"
 #include "daemon/control/places.h"
 #include "daemon/control/watchdog.h"
 #include "store/nodes.h"
@@ -383,9 +384,9 @@ struct err *daemon_run(const struct config *config)
     struct err *err = open_state(&d);
     if (!err)
         err = launcher_open(config->launcher, config->runtime_directory, &d.control.launcher);
-    if (!err && uv_loop_init(&d.loop) != 0)
-        err = err_new(ERR_INTERNAL, "the event loop cannot be made");
-    else if (!err)
+    if (!err)
+        err = loop_open(&d.loop);
+    if (!err)
         err = serve(&d);
     store_close(d.control.store);
     launcher_close(d.control.launcher);
