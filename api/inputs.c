@@ -21,14 +21,6 @@
 
 /* ---- Roots ---- */
 
-static bool under(const char *path, const char *root)
-{
-    size_t n = strlen(root);
-    if (n == 1) /* "/" */
-        return true;
-    return strncmp(path, root, n) == 0 && (path[n] == '/' || path[n] == '\0');
-}
-
 static void list_roots(const struct api_control *control, char *out, size_t size)
 {
     size_t used = 0;
@@ -42,7 +34,7 @@ static bool check_roots(const struct api_control *control, const char *pointer,
 {
     char roots[1024];
     for (size_t i = 0; i < control->root_count; i++)
-        if (under(resolved, control->roots[i]))
+        if (file_is_under(resolved, control->roots[i]))
             return true;
     list_roots(control, roots, sizeof roots);
     problems_add(problems, pointer,
@@ -170,7 +162,7 @@ static bool check_link(const struct api_control *control, const char *pointer,
     char resolved[PATH_MAX];
     if (!inputs_allowed(control, pointer, file, problems))
         return false;
-    if (!realpath(file, resolved) || under(resolved, directory))
+    if (!realpath(file, resolved) || file_is_under(resolved, directory))
         return true;
     problems_add(problems, pointer, "%s leads out of its directory", file);
     return false;

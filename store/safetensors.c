@@ -254,7 +254,7 @@ static struct err *map_file(struct safetensors *s)
     return NULL;
 }
 
-static struct err *open_file(struct safetensors *s)
+static struct err *open_file(struct safetensors *s, size_t max_header_bytes)
 {
     TRY(map_file(s));
     uint64_t header_bytes;
@@ -268,6 +268,9 @@ static struct err *open_file(struct safetensors *s)
         return err_new(ERR_INVALID,
                        "%s claims a header of %" PRIu64 " bytes but ends after %zu: it is cut off",
                        s->path, header_bytes, s->map_bytes - LENGTH_BYTES);
+    if (header_bytes > max_header_bytes)
+        return err_new(ERR_INVALID, "%s has a header of %" PRIu64 " bytes: at most %zu are read",
+                       s->path, header_bytes, max_header_bytes);
     s->data_begin = LENGTH_BYTES + (size_t)header_bytes;
     const char *text = s->map + LENGTH_BYTES;
     if (header_bytes == 0 || text[0] != '{')
@@ -278,7 +281,8 @@ static struct err *open_file(struct safetensors *s)
     return read_header(s);
 }
 
-struct err *safetensors_open(const char *path, struct safetensors **out)
+struct err *safetensors_open_within(const char *path, size_t max_header_bytes,
+                                    struct safetensors **out)
 {
     *out = NULL;
     struct safetensors *s = calloc(1, sizeof *s);
@@ -286,13 +290,18 @@ struct err *safetensors_open(const char *path, struct safetensors **out)
         return err_no_memory();
     s->fd = -1;
     s->path = strdup(path);
-    struct err *e = s->path ? open_file(s) : err_no_memory();
+    struct err *e = s->path ? open_file(s, max_header_bytes) : err_no_memory();
     if (e) {
         safetensors_close(s);
         return e;
     }
     *out = s;
     return NULL;
+}
+
+struct err *safetensors_open(const char *path, struct safetensors **out)
+{
+    return safetensors_open_within(path, MAX_HEADER_BYTES, out);
 }
 
 void safetensors_close(struct safetensors *s)
@@ -312,6 +321,11 @@ void safetensors_close(struct safetensors *s)
 const char *safetensors_path(const struct safetensors *s)
 {
     return s->path;
+}
+
+size_t safetensors_header_bytes(const struct safetensors *s)
+{
+    return s->data_begin - LENGTH_BYTES;
 }
 
 size_t safetensors_count(const struct safetensors *s)

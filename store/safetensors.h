@@ -56,10 +56,14 @@ struct safetensors;
 
 /* Maps the file and checks its header. ERR_NOT_FOUND, ERR_INVALID, ERR_IO, ERR_NO_MEMORY. */
 struct err *safetensors_open(const char *path, struct safetensors **out);
+/* Likewise, refusing a header of more bytes: parsed it takes some ten times as much memory. */
+struct err *safetensors_open_within(const char *path, size_t max_header_bytes,
+                                    struct safetensors **out);
 void safetensors_close(struct safetensors *s); /* NULL is fine */
 
 /* Everything below belongs to `s` and lives until safetensors_close. */
 const char *safetensors_path(const struct safetensors *s);
+size_t safetensors_header_bytes(const struct safetensors *s);
 size_t safetensors_count(const struct safetensors *s);
 const struct safetensor *safetensors_at(const struct safetensors *s, size_t index); /* by name */
 const struct safetensor *safetensors_find(const struct safetensors *s, const char *name);

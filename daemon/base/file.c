@@ -141,3 +141,44 @@ struct err *file_expect_unmoved(const char *path)
     free(now);
     return e;
 }
+
+bool file_is_under(const char *resolved, const char *root)
+{
+    size_t n = strlen(root);
+    if (n == 1) /* "/" */
+        return true;
+    return strncmp(resolved, root, n) == 0 && (resolved[n] == '/' || resolved[n] == '\0');
+}
+
+static bool is_within(const char *real, const struct file_roots *roots)
+{
+    bool within = false;
+    for (size_t i = 0; i < roots->count && !within; i++) {
+        char *root = realpath(roots->paths[i], NULL);
+        within = root && file_is_under(real, root);
+        free(root);
+    }
+    return within;
+}
+
+struct err *file_expect_within(const char *path, const struct file_roots *roots)
+{
+    if (!roots)
+        return NULL;
+    char *real = realpath(path, NULL);
+    if (!real)
+        return errno == ENOENT ? NULL : err_errno(errno, "cannot resolve %s", path);
+    struct err *e = NULL;
+    if (!is_within(real, roots)) {
+        char list[1024] = "";
+        for (size_t i = 0, used = 0; i < roots->count && used < sizeof list; i++)
+            used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "",
+                                     roots->paths[i]);
+        bool link = strcmp(real, path) != 0;
+        e = err_new(ERR_INVALID,
+                    "%s%s%s lies outside of the directories that this daemon reads from: %s", path,
+                    link ? ", which leads to " : "", link ? real : "", list);
+    }
+    free(real);
+    return e;
+}

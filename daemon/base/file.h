@@ -2,6 +2,7 @@
 #ifndef BASE_FILE_H
 #define BASE_FILE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "daemon/base/err.h"
@@ -20,6 +21,18 @@ struct err *file_write_all(int fd, const char *path, const void *bytes, size_t l
 /* `path` was resolved before: that no part of it has become a link since, which would lead
  * elsewhere. ERR_INVALID, or ERR_NOT_FOUND where it is gone. */
 struct err *file_expect_unmoved(const char *path);
+
+/* Whether a path without links is `root` or lies under it. */
+bool file_is_under(const char *resolved, const char *root);
+
+/* Directories that files may lie in, once the links of both are followed. */
+struct file_roots {
+    const char *const *paths;
+    size_t count;
+};
+/* ERR_INVALID for a file that leads out of all roots; NULL for roots: nothing is out. A path where
+ * nothing is passes: whoever opens it says so. */
+struct err *file_expect_within(const char *path, const struct file_roots *roots);
 
 /* fsync of a directory, which makes the names in it durable. */
 struct err *file_sync_directory(const char *path);

@@ -96,6 +96,10 @@ static void welcome(struct member *m)
         cJSON_AddNumberToObject(json, "world", r->world);
         cJSON_AddRawToObject(json, "spec", r->spec);
         cJSON_AddStringToObject(json, "artifact", r->artifact);
+        const struct config *config = r->control->config;
+        cJSON_AddItemToObject(
+            json, "roots",
+            cJSON_CreateStringArray((const char *const *)config->roots, (int)config->root_count));
         char *checkpoints = keeper_directory(r->control, r->job);
         if (checkpoints)
             cJSON_AddStringToObject(json, "checkpoints", checkpoints);

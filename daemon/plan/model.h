@@ -22,6 +22,7 @@ struct model_config {
     int64_t kv_heads;
     int64_t head_dim;
     int64_t vocab;
+    int64_t added_vocab; /* the last rows of vocab, which the weights do not have: a grown one */
     float rms_norm_eps;
     struct rope rope;
     int64_t max_positions; /* rows a text was trained with; 0: the config does not say */

@@ -1,6 +1,8 @@
 #include "daemon/plan/tensors.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* Of a table: of what stands before the layers, of one of them, of what stands behind. */
 struct row {
@@ -9,10 +11,13 @@ struct row {
     bool present, starts_group;
 };
 
-static struct model_tensor tensor(const struct row *row, int64_t layer)
+static struct model_tensor tensor(const struct model_config *m, const struct row *row,
+                                  int64_t layer)
 {
+    bool of_vocabulary = layer < 0 && row->columns; /* a row a token */
     struct model_tensor t = {.dims = row->columns ? 2 : 1,
                              .shape = {row->rows, row->columns},
+                             .added_rows = of_vocabulary ? m->added_vocab : 0,
                              .starts_group = row->starts_group};
     if (layer < 0)
         snprintf(t.name, sizeof t.name, "%s", row->name);
@@ -22,13 +27,13 @@ static struct model_tensor tensor(const struct row *row, int64_t layer)
 }
 
 /* Steps on to the next row that is present; false: the table is over. */
-static bool next_row(const struct row *rows, int n, int64_t layer, struct model_tensors_walk *walk,
-                     struct model_tensor *out)
+static bool next_row(const struct model_config *m, const struct row *rows, int n, int64_t layer,
+                     struct model_tensors_walk *walk, struct model_tensor *out)
 {
     while (walk->row < n) {
         const struct row *row = &rows[walk->row++];
         if (row->present) {
-            *out = tensor(row, layer);
+            *out = tensor(m, row, layer);
             return true;
         }
     }
@@ -67,11 +72,109 @@ bool model_tensors_next(const struct model_config *m, struct model_tensors_walk 
         {"lm_head.weight", m->vocab, m->hidden, !m->tie_embeddings, true},
     };
 #define COUNT(rows) (int)(sizeof(rows) / sizeof *(rows))
-    if (walk->layer == 0 && next_row(before, COUNT(before), -1, walk, out))
+    if (walk->layer == 0 && next_row(m, before, COUNT(before), -1, walk, out))
         return true;
     while (walk->layer >= 1 && walk->layer <= m->layers)
-        if (next_row(of_layer, COUNT(of_layer), walk->layer - 1, walk, out))
+        if (next_row(m, of_layer, COUNT(of_layer), walk->layer - 1, walk, out))
             return true;
-    return walk->layer == m->layers + 1 && next_row(behind, COUNT(behind), -1, walk, out);
+    return walk->layer == m->layers + 1 && next_row(m, behind, COUNT(behind), -1, walk, out);
 #undef COUNT
+}
+
+/* ---- What is there against what should be ---- */
+
+struct check {
+    const struct tensor_seen *seen;
+    bool *known; /* [n] */
+    size_t n;
+    const char *where, *pointer;
+    struct problems *problems;
+    int found; /* problems */
+};
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct tensor_seen *)a)->name, ((const struct tensor_seen *)b)->name);
+}
+
+/* "[4, 3]" */
+static void shape_text(const int64_t *shape, int dims, char *out, size_t size)
+{
+    size_t used = (size_t)snprintf(out, size, "[");
+    for (int i = 0; i < dims && used < size; i++)
+        used +=
+            (size_t)snprintf(out + used, size - used, "%s%lld", i ? ", " : "", (long long)shape[i]);
+    if (used < size)
+        snprintf(out + used, size - used, "]");
+}
+
+static bool is_float(const char *dtype)
+{
+    return strcmp(dtype, "F32") == 0 || strcmp(dtype, "BF16") == 0 || strcmp(dtype, "F16") == 0;
+}
+
+static void expect(struct check *c, const struct model_tensor *expected)
+{
+    const int64_t shape[] = {expected->shape[0] - expected->added_rows, expected->shape[1]};
+    const struct tensor_seen key = {.name = expected->name};
+    const struct tensor_seen *t = bsearch(&key, c->seen, c->n, sizeof key, by_name);
+    char want[64], is[192];
+    if (t)
+        c->known[t - c->seen] = true;
+    if (c->found >= TENSORS_MAX_PROBLEMS)
+        return;
+    shape_text(shape, expected->dims, want, sizeof want);
+    if (!t) {
+        c->found++;
+        problems_add(c->problems, c->pointer, "%s lacks the tensor %s %s", c->where, expected->name,
+                     want);
+    } else if (t->dims != expected->dims ||
+               memcmp(t->shape, shape, (size_t)t->dims * sizeof *shape) != 0) {
+        c->found++;
+        shape_text(t->shape, t->dims, is, sizeof is);
+        problems_add(c->problems, c->pointer, "%s: %s is %s, but config.json asks for %s", t->file,
+                     t->name, is, want);
+    } else if (!is_float(t->dtype)) {
+        c->found++;
+        problems_add(c->problems, c->pointer, "%s: %s is %s, but must be F32, BF16 or F16", t->file,
+                     t->name, t->dtype);
+    }
+}
+
+/* The head beside the embedding that it is tied to (who reads them sees that they are the same),
+ * and frequencies that old files of Llama carry along. */
+static bool is_left_out(const struct model_config *m, const char *name)
+{
+    static const char frequencies[] = "rotary_emb.inv_freq";
+    size_t n = strlen(name), k = strlen(frequencies);
+    return (m->tie_embeddings && strcmp(name, "lm_head.weight") == 0) ||
+           (n >= k && strcmp(name + n - k, frequencies) == 0);
+}
+
+void model_tensors_check(const struct model_config *model, const struct tensor_seen *seen, size_t n,
+                         const char *where, const char *pointer, struct problems *problems)
+{
+    struct check c = {.seen = seen,
+                      .known = calloc(n + 1, sizeof(bool)),
+                      .n = n,
+                      .where = where,
+                      .pointer = pointer,
+                      .problems = problems};
+    if (!c.known) {
+        problems_add_err(problems, pointer, err_no_memory());
+        return;
+    }
+    struct model_tensors_walk walk = {0};
+    struct model_tensor expected;
+    while (model_tensors_next(model, &walk, &expected))
+        expect(&c, &expected);
+    for (size_t i = 0; i < n && c.found < TENSORS_MAX_PROBLEMS; i++) {
+        if (c.known[i] || is_left_out(model, seen[i].name))
+            continue;
+        c.found++;
+        problems_add(problems, pointer,
+                     "%s has a tensor %.200s, of which config.json knows nothing", seen[i].file,
+                     seen[i].name);
+    }
+    free(c.known);
 }

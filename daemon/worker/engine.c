@@ -3,9 +3,11 @@
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "daemon/base/clock.h"
 #include "daemon/worker/optim/zero1.h"
+#include "store/weights.h"
 
 struct engine {
     struct engine_options options;
@@ -136,42 +138,63 @@ const struct parameters *engine_parameters(const struct engine *e)
     return &e->parameters;
 }
 
-/* Fills the weights through a host copy that `fill` writes. */
-static struct err *set_weights(struct engine *e,
-                               struct err *(*fill)(struct engine *, float *, const void *),
-                               const void *argument)
+/* Elements of weights in host memory at a time on their way to the device. */
+#define PIECE ((int64_t)16 << 20)
+
+/* Where first weights come from: out [count] becomes the elements from `begin` on. */
+typedef struct err *(*weights_source)(const struct parameters *p, int64_t begin, int64_t count,
+                                      const void *source, float *out);
+
+/* Each rank fetches its own range, piece by piece; then they give each other the rest. */
+static struct err *set_weights(struct engine *e, weights_source fetch, const void *source)
 {
-    float *host = calloc((size_t)e->flat_count, sizeof *host);
-    if (!host)
-        return err_no_memory();
-    struct err *error = fill(e, host, argument);
-    if (!error) {
-        e->options.kernels->upload(e->queue, e->weights, host, flat_bytes(e));
-        error = e->options.kernels->queue_wait(e->queue);
+    const struct kernels *k = e->options.kernels;
+    int64_t begin, count;
+    zero1_range(e->zero1, &begin, &count);
+    size_t bytes = (size_t)(count < PIECE ? count : PIECE) * sizeof(float);
+    float *host;
+    TRY(k->host_alloc(bytes, (void **)&host));
+    struct err *error = NULL;
+    for (int64_t at = 0; at < count && !error; at += PIECE) {
+        int64_t n = count - at < PIECE ? count - at : PIECE;
+        memset(host, 0, (size_t)n * sizeof *host); /* gaps between parameters */
+        error = fetch(&e->parameters, begin + at, n, source, host);
+        if (error)
+            break;
+        k->upload(e->queue, e->weights + begin + at, host, (size_t)n * sizeof *host);
+        error = k->queue_wait(e->queue);
     }
-    free(host);
-    return error;
+    k->host_release(host);
+    return error ? error : zero1_gather_weights(e->zero1);
 }
 
-static struct err *fill_random(struct engine *e, float *host, const void *seed)
+static struct err *draw(const struct parameters *p, int64_t begin, int64_t count,
+                        const void *source, float *out)
 {
-    parameters_init(&e->parameters, *(const uint64_t *)seed, host);
+    parameters_draw(p, *(const uint64_t *)source, begin, count, out);
     return NULL;
 }
 
-static struct err *fill_from_file(struct engine *e, float *host, const void *path)
+static struct err *read_files(const struct parameters *p, int64_t begin, int64_t count,
+                              const void *source, float *out)
 {
-    return parameters_load(&e->parameters, path, host);
+    return parameters_read(p, source, begin, count, out);
 }
 
 struct err *engine_init(struct engine *e, uint64_t seed)
 {
-    return set_weights(e, fill_random, &seed);
+    return set_weights(e, draw, &seed);
 }
 
-struct err *engine_load(struct engine *e, const char *path)
+struct err *engine_load(struct engine *e, const char *directory, const struct file_roots *roots)
 {
-    return set_weights(e, fill_from_file, path);
+    struct weights *weights;
+    TRY(weights_open(directory, roots, &weights));
+    struct err *error = parameters_expect(&e->parameters, weights);
+    if (!error)
+        error = set_weights(e, read_files, weights);
+    weights_close(weights);
+    return error;
 }
 
 void engine_range(const struct engine *e, int64_t *begin, int64_t *count)

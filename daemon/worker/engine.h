@@ -9,6 +9,7 @@
 #define WORKER_ENGINE_H
 
 #include "daemon/base/err.h"
+#include "daemon/base/file.h"
 #include "daemon/plan/spec.h"
 #include "daemon/worker/comm/comm.h"
 #include "daemon/worker/model/decoder.h"
@@ -35,9 +36,11 @@ void engine_destroy(struct engine *e);
 size_t engine_memory_bytes(const struct engine *e);
 const struct parameters *engine_parameters(const struct engine *e);
 
-/* Weights, the same on every rank: from the seed, or from a model.safetensors. */
+/* Weights, the same on every rank: from the seed, or from a directory as Hugging Face lays it out,
+ * whose files lie within the roots (NULL: anywhere). All ranks call it: each draws or reads its
+ * range of them and sends it to the others. */
 struct err *engine_init(struct engine *e, uint64_t seed);
-struct err *engine_load(struct engine *e, const char *path);
+struct err *engine_load(struct engine *e, const char *directory, const struct file_roots *roots);
 
 /* What a checkpoint holds of this rank: its range [begin, begin + count) of the flat buffers of
  * weights, first and second moments, in host memory [count] each. Between steps. engine_load_state

@@ -87,18 +87,29 @@ static struct err *meet(struct run *run)
     return connect(&within, "group", run->rank % degree, degree, &run->group_comm);
 }
 
+/* The directories that models may be read from, as the daemon tells them. */
+static struct err *load_within_roots(struct run *run)
+{
+    const cJSON *told = cJSON_GetObjectItemCaseSensitive(link_welcome(run->link), "roots");
+    size_t n = (size_t)cJSON_GetArraySize(told);
+    const char **paths = calloc(n + 1, sizeof *paths);
+    if (!paths)
+        return err_no_memory();
+    struct file_roots roots = {.paths = paths};
+    for (const cJSON *item = told ? told->child : NULL; item; item = item->next)
+        if (cJSON_IsString(item))
+            paths[roots.count++] = item->valuestring;
+    struct err *e = engine_load(run->engine, run->spec.model.path, &roots);
+    free(paths);
+    return e;
+}
+
 static struct err *load_weights(struct run *run)
 {
     if (run->spec.model.random_init)
         return engine_init(run->engine, run->spec.seed);
-    char *path;
-    if (asprintf(&path, "%s/model.safetensors", run->spec.model.path) < 0)
-        return err_no_memory();
-    struct err *e = file_expect_unmoved(run->spec.model.path);
-    if (!e)
-        e = engine_load(run->engine, path);
-    free(path);
-    return e;
+    TRY(file_expect_unmoved(run->spec.model.path));
+    return load_within_roots(run);
 }
 
 static struct err *make_engine(struct run *run)

@@ -1,6 +1,6 @@
 /* Golden vectors: losses, gradients and optimizer steps that independent implementations computed
  * in double precision. A case is a .safetensors file with an `objective` in its metadata, beside
- * the config.json and model.safetensors of its model. Each case runs on one process a rank.
+ * the config.json and weights of its model. Each case runs on one process a rank.
  *
  * Asked of fp32 on a CPU: loss within 1e-5 relative; each gradient within 2e-4 of its norm;
  * AdamW's parameters within 2e-4 of their norms.
@@ -25,7 +25,7 @@
 #define MAX_DEGREE 4
 
 struct golden_case {
-    char *path, *weights_path;
+    char *path, *directory;
     struct safetensors *file;
     struct model_config model;
     struct objective_spec objective;
@@ -153,7 +153,7 @@ static void close_case(struct golden_case *c)
         batch_destroy(c->batches[i]);
     safetensors_close(c->file);
     free(c->path);
-    free(c->weights_path);
+    free(c->directory);
 }
 
 /* *is_case: the file has an objective that this program knows. */
@@ -162,8 +162,8 @@ static struct err *open_case(const char *directory, const char *name, struct gol
 {
     memset(c, 0, sizeof *c);
     *is_case = false;
-    if (asprintf(&c->path, "%s/%s", directory, name) < 0 ||
-        asprintf(&c->weights_path, "%s/model.safetensors", directory) < 0)
+    c->directory = strdup(directory);
+    if (!c->directory || asprintf(&c->path, "%s/%s", directory, name) < 0)
         return err_no_memory();
     TRY(safetensors_open(c->path, &c->file));
     if (!safetensors_metadata(c->file, "objective") || metadata_is(c, "objective", "\"dflash\"") ||
@@ -280,7 +280,7 @@ static struct err *run_engine(struct comm *comm, const struct golden_case *c, st
     struct engine *engine = NULL;
     TRY(engine_create(&options, &engine));
     float *flat = malloc((size_t)engine_parameters(engine)->count * sizeof *flat);
-    struct err *e = flat ? engine_load(engine, c->weights_path) : err_no_memory();
+    struct err *e = flat ? engine_load(engine, c->directory, NULL) : err_no_memory();
     if (!e)
         e = safetensors_find(c->file, "losses") ? check_adamw(engine, c, flat, out)
                                                 : check_gradients(engine, c, flat, out);

@@ -193,7 +193,7 @@ weights '.["model.layers.0.mlp.up_proj.weight"] = [8, 4]'
 wrong 'model.layers.0.mlp.up_proj.weight is [8, 4], but config.json asks for [8, 8]' \
     ".model = {path: \"$tiny\"}"
 weights '.["model.layers.7.mlp.up_proj.weight"] = [8, 8]'
-wrong 'has 1 tensors that this decoder does not have' ".model = {path: \"$tiny\"}"
+wrong 'has a tensor model.layers.7.mlp.up_proj.weight, of which config.json knows nothing' ".model = {path: \"$tiny\"}"
 printf 'short' >"$tiny/model.safetensors"
 wrong 'model.safetensors' ".model = {path: \"$tiny\"}"
 

@@ -7,7 +7,6 @@
 
 #include "daemon/base/philox.h"
 #include "daemon/plan/tensors.h"
-#include "store/safetensors.h"
 
 /* Elements: every group of parameters starts on a 256-byte boundary. */
 #define GROUP_ALIGNMENT 64
@@ -24,6 +23,7 @@ static struct err *add(struct parameters *p, const struct model_tensor *tensor)
     item->dims = tensor->dims;
     item->shape[0] = tensor->shape[0];
     item->shape[1] = tensor->shape[1];
+    item->added_rows = tensor->added_rows;
     item->count = tensor->shape[0] * (tensor->dims == 2 ? tensor->shape[1] : 1);
     item->offset = p->count;
     p->count += item->count;
@@ -123,66 +123,158 @@ struct model_tensors parameters_model(const struct parameters *p, void *flat, en
     return m;
 }
 
-void parameters_init(const struct parameters *p, uint64_t seed, float *flat)
+/* ---- First weights ---- */
+
+/* The part of a parameter that lies in [begin, begin + count) of the flat buffer: its elements
+ * [from, to), and where they go. False: no part of it does. */
+struct part {
+    int64_t from, to;
+    float *out;
+};
+
+static bool part_of(const struct parameter *p, int64_t begin, int64_t count, float *out,
+                    struct part *part)
 {
-    memset(flat, 0, (size_t)p->count * sizeof *flat);
+    int64_t first = p->offset > begin ? p->offset : begin;
+    int64_t end = p->offset + p->count < begin + count ? p->offset + p->count : begin + count;
+    *part = (struct part){first - p->offset, end - p->offset, out + (first - begin)};
+    return first < end;
+}
+
+void parameters_draw(const struct parameters *p, uint64_t seed, int64_t begin, int64_t count,
+                     float *out)
+{
     for (int i = 0; i < p->n; i++) {
         const struct parameter *item = &p->items[i];
-        bool is_bias = strstr(item->name, ".bias") != NULL;
-        for (int64_t j = 0; j < item->count && !is_bias; j++)
-            flat[item->offset + j] =
+        struct part part;
+        if (!part_of(item, begin, count, out, &part) || strstr(item->name, ".bias"))
+            continue;
+        for (int64_t j = part.from; j < part.to; j++)
+            part.out[j - part.from] =
                 item->dims == 1 ? 1.0f
                                 : p->config.initializer_range *
                                       philox_normal(seed, PHILOX_INIT, (uint64_t)i, 0, (uint64_t)j);
     }
 }
 
-/* "[4, 3]" */
-static const char *shape_text(int dims, const int64_t *shape, char *text, size_t size)
-{
-    size_t at = 0;
-    text[0] = 0;
-    for (int i = 0; i < dims && at < size; i++)
-        at += (size_t)snprintf(text + at, size - at, "%s%lld", i ? ", " : "", (long long)shape[i]);
-    return text;
-}
+#define MEAN_ELEMENTS ((int64_t)1 << 20) /* read at a time */
 
-static struct err *load_one(const struct safetensors *file, const struct parameter *p, float *flat)
+/* mean [columns]: of the rows that the file has. */
+static struct err *read_mean(const struct weights_tensor *tensor, int64_t columns, double *mean)
 {
-    const struct safetensor *tensor = safetensors_find(file, p->name);
-    if (!tensor)
-        return err_new(ERR_INVALID, "%s has no tensor %s, which config.json asks for",
-                       safetensors_path(file), p->name);
-    if (tensor->dims != p->dims || memcmp(tensor->shape, p->shape, (size_t)p->dims * 8)) {
-        char has[64], wants[64];
-        return err_new(ERR_INVALID, "%s: tensor %s has shape [%s], config.json asks for [%s]",
-                       safetensors_path(file), p->name,
-                       shape_text(tensor->dims, tensor->shape, has, sizeof has),
-                       shape_text(p->dims, p->shape, wants, sizeof wants));
+    int64_t n = tensor->tensor->elements;
+    int64_t most = columns < MEAN_ELEMENTS ? MEAN_ELEMENTS / columns * columns : columns;
+    float *values = malloc((size_t)(n < most ? n : most) * sizeof *values);
+    if (!values)
+        return err_no_memory();
+    struct err *e = NULL;
+    memset(mean, 0, (size_t)columns * sizeof *mean);
+    for (int64_t at = 0; at < n && !e; at += most) {
+        int64_t now = n - at < most ? n - at : most;
+        e = safetensors_read_f32(tensor->file, tensor->tensor, at, now, values);
+        for (int64_t i = 0; i < now && !e; i++)
+            mean[i % columns] += values[i];
     }
-    return safetensors_read_f32(file, tensor, 0, p->count, flat + p->offset);
+    for (int64_t j = 0; j < columns; j++)
+        mean[j] /= (double)(n / columns);
+    free(values);
+    return e;
 }
 
-static struct err *refuse_unknown(const struct parameters *p, const struct safetensors *file)
+static struct err *fill_added(const struct weights_tensor *tensor, int64_t columns,
+                              const struct part *part)
 {
-    for (size_t i = 0; i < safetensors_count(file); i++) {
-        const char *name = safetensors_at(file, i)->name;
-        bool tied_head = p->config.tie_embeddings && !strcmp(name, "lm_head.weight");
-        if (!tied_head && !parameters_find(p, name))
-            return err_new(ERR_INVALID, "%s has a tensor %s, of which config.json knows nothing",
-                           safetensors_path(file), name);
+    double *mean = malloc((size_t)columns * sizeof *mean);
+    struct err *e = mean ? read_mean(tensor, columns, mean) : err_no_memory();
+    for (int64_t j = part->from; j < part->to && !e; j++)
+        part->out[j - part->from] = (float)mean[j % columns];
+    free(mean);
+    return e;
+}
+
+static struct err *read_part(const struct parameter *item, const struct weights_tensor *tensor,
+                             struct part part)
+{
+    int64_t there = item->count - item->added_rows * item->shape[1];
+    int64_t to = part.to < there ? part.to : there;
+    if (part.from < to)
+        TRY(safetensors_read_f32(tensor->file, tensor->tensor, part.from, to - part.from,
+                                 part.out));
+    if (part.to <= there)
+        return NULL;
+    int64_t from = part.from > there ? part.from : there;
+    struct part added = {from, part.to, part.out + (from - part.from)};
+    return fill_added(tensor, item->shape[1], &added);
+}
+
+/* Whether a head that the files have, though it is tied to the embedding, says the same. */
+static struct err *compare_head(const struct parameter *item, const struct weights_tensor *head,
+                                const struct part *part)
+{
+    int64_t there = item->count - item->added_rows * item->shape[1];
+    int64_t n = (part->to < there ? part->to : there) - part->from;
+    if (n <= 0)
+        return NULL;
+    float *values = malloc((size_t)n * sizeof *values);
+    if (!values)
+        return err_no_memory();
+    struct err *e = NULL;
+    bool same = head->tensor->elements == there;
+    if (same)
+        e = safetensors_read_f32(head->file, head->tensor, part->from, n, values);
+    if (same && !e)
+        same = memcmp(values, part->out, (size_t)n * sizeof *values) == 0;
+    free(values);
+    if (e || same)
+        return e;
+    return err_new(ERR_INVALID,
+                   "%s has an lm_head.weight that differs from %s, to which config.json ties it: "
+                   "tie_word_embeddings must be false if both count",
+                   safetensors_path(head->file), item->name);
+}
+
+struct err *parameters_read(const struct parameters *p, const struct weights *weights,
+                            int64_t begin, int64_t count, float *out)
+{
+    const struct weights_tensor *head =
+        p->config.tie_embeddings ? weights_find(weights, "lm_head.weight") : NULL;
+    for (int i = 0; i < p->n; i++) {
+        const struct parameter *item = &p->items[i];
+        struct part part;
+        if (!part_of(item, begin, count, out, &part))
+            continue;
+        TRY(read_part(item, weights_find(weights, item->name), part));
+        if (head && !strcmp(item->name, "model.embed_tokens.weight"))
+            TRY(compare_head(item, head, &part));
     }
     return NULL;
 }
 
-struct err *parameters_load(const struct parameters *p, const char *path, float *flat)
+struct err *parameters_expect(const struct parameters *p, const struct weights *weights)
 {
-    struct safetensors *file;
-    TRY(safetensors_open(path, &file));
-    memset(flat, 0, (size_t)p->count * sizeof *flat);
-    struct err *e = refuse_unknown(p, file);
-    for (int i = 0; !e && i < p->n; i++)
-        e = load_one(file, &p->items[i], flat);
-    safetensors_close(file);
+    size_t n;
+    const struct weights_tensor *tensors = weights_tensors(weights, &n);
+    struct tensor_seen *seen = calloc(n + 1, sizeof *seen);
+    if (!seen)
+        return err_no_memory();
+    for (size_t i = 0; i < n; i++)
+        seen[i] = (struct tensor_seen){
+            .name = tensors[i].tensor->name,
+            .file = safetensors_path(tensors[i].file),
+            .dims = tensors[i].tensor->dims,
+            .shape = tensors[i].tensor->shape,
+            .dtype = safetensors_dtype_name(tensors[i].tensor->dtype),
+        };
+    struct problems problems = {0};
+    model_tensors_check(&p->config, seen, n, weights_path(weights), "", &problems);
+    struct err *e = NULL;
+    if (problems.no_memory)
+        e = err_no_memory();
+    else if (problems.count == 1)
+        e = err_new(ERR_INVALID, "%s", problems.items[0].message);
+    else if (problems.count > 1)
+        e = err_new(ERR_INVALID, "%s, and %zu more", problems.items[0].message, problems.count - 1);
+    problems_free(&problems);
+    free(seen);
     return e;
 }

@@ -14,12 +14,14 @@
 #include "daemon/base/err.h"
 #include "daemon/plan/model.h"
 #include "kernels/kernels.h"
+#include "store/weights.h"
 
 struct parameter {
-    char name[96]; /* as in model.safetensors */
+    char name[96]; /* as in files of weights */
     int dims;      /* 1 or 2 */
     int64_t shape[2];
-    int64_t offset; /* elements, in the flat buffer */
+    int64_t added_rows; /* the last of shape, which files of weights do not have */
+    int64_t offset;     /* elements, in the flat buffer */
     int64_t count;
 };
 
@@ -55,11 +57,18 @@ struct layer_tensors parameters_layer(const struct parameters *p, int64_t layer,
 struct model_tensors parameters_model(const struct parameters *p, void *flat, enum dtype dtype,
                                       enum device device);
 
-/* Host memory [count]: normal(0, initializer_range) matrices, norms of 1, biases of 0. A function
- * of the seed alone. */
-void parameters_init(const struct parameters *p, uint64_t seed, float *flat);
-/* Host memory [count] from a model.safetensors (F32, BF16 or F16). Every tensor must be there with
- * its shape; an unknown one is an error too, but for lm_head.weight where it is tied. */
-struct err *parameters_load(const struct parameters *p, const char *path, float *flat);
+/* First weights: elements [begin, begin + count) of the flat buffer into host memory [count], which
+ * is zero. Gaps between parameters and what lies behind the last stay as they are. */
+
+/* normal(0, initializer_range) matrices, norms of 1, biases of 0. A function of the seed alone. */
+void parameters_draw(const struct parameters *p, uint64_t seed, int64_t begin, int64_t count,
+                     float *out);
+/* Of files that parameters_expect finds right. Rows that a grown vocabulary adds become the mean of
+ * the others. An embedding that is tied to a head which the files have too must be equal to it. */
+struct err *parameters_read(const struct parameters *p, const struct weights *weights,
+                            int64_t begin, int64_t count, float *out);
+/* That the files have every parameter in its shape, and nothing else: ERR_INVALID names the first
+ * one that is wrong, and how many there are. */
+struct err *parameters_expect(const struct parameters *p, const struct weights *weights);
 
 #endif

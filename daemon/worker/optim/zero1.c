@@ -169,6 +169,12 @@ struct err *zero1_load(struct zero1 *z, const float *weights, const float *m, co
     return wait(z);
 }
 
+struct err *zero1_gather_weights(struct zero1 *z)
+{
+    gather_weights(z);
+    return wait(z);
+}
+
 struct err *zero1_gather_gradients(struct zero1 *z)
 {
     comm_all_gather(z->world, z->queue, own(z, z->gradients), z->gradients,

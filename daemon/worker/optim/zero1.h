@@ -40,6 +40,9 @@ void zero1_range(const struct zero1 *z, int64_t *begin, int64_t *count);
 struct err *zero1_save(struct zero1 *z, float *weights, float *m, float *v);
 struct err *zero1_load(struct zero1 *z, const float *weights, const float *m, const float *v);
 
+/* The first weights: each rank has written its range of them, and gets the rest. */
+struct err *zero1_gather_weights(struct zero1 *z);
+
 /* For tests and comparison: the summed gradients back in full on every rank, after zero1_reduce. */
 struct err *zero1_gather_gradients(struct zero1 *z);
 
