@@ -21,10 +21,7 @@ unset http_proxy https_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY all_proxy
 
 # Processes of this test: those whose working directory or descriptors lie below $tmp.
 processes_here() {
-    for p in /proc/[0-9]*; do
-        [ "$(readlink "$p/cwd" 2>/dev/null | cut -c1-${#tmp})" = "$tmp" ] && echo "${p#/proc/}"
-    done
-    return 0
+    find /proc/[0-9]*/cwd -maxdepth 0 -lname "$tmp*" 2>/dev/null | cut -d / -f 3
 }
 
 cleanup() {
