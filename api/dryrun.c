@@ -1,5 +1,7 @@
 #include "api/dryrun.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "api/doc.h"
@@ -88,6 +90,22 @@ static struct err *fill_plan(const struct job_spec *spec, struct plan_estimate *
     return NULL;
 }
 
+/* What is possible but may not be meant. */
+static void add_warnings(cJSON *json, const struct job_spec *spec)
+{
+    char text[256];
+    const struct model_config *m = &spec->model.config;
+    cJSON *warnings = doc_item(json, "warnings", cJSON_CreateArray());
+    if (m->max_positions != 0 && spec->data.sequence_length > m->max_positions) {
+        snprintf(text, sizeof text,
+                 "data.sequence_length is %" PRId64
+                 ", but config.json's max_position_embeddings is %" PRId64
+                 ": a document that is longer has positions that the model has never seen",
+                 spec->data.sequence_length, m->max_positions);
+        doc_push(warnings, cJSON_CreateString(text));
+    }
+}
+
 struct err *dryrun_plan(const struct job_spec *spec, const struct api_control *control, cJSON **out)
 {
     size_t total;
@@ -112,6 +130,7 @@ struct err *dryrun_plan(const struct job_spec *spec, const struct api_control *c
     doc_integer(json, "memory_bytes", (int64_t)total);
     doc_integer(json, "memory_available_bytes", (int64_t)available);
     cJSON_AddBoolToObject(json, "fits", total <= available);
+    add_warnings(json, spec);
     *out = json;
     return NULL;
 }

@@ -7,7 +7,8 @@
 #include "api/control.h"
 #include "daemon/plan/spec.h"
 
-/* {"world", "ranks": [...], "modes": {...}, "memory_bytes", "memory_available_bytes", "fits"} */
+/* {"world", "ranks": [...], "modes": {...}, "memory_bytes", "memory_available_bytes", "fits",
+ * "warnings": [...]} */
 struct err *dryrun_plan(const struct job_spec *spec, const struct api_control *control,
                         cJSON **out);
 

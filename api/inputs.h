@@ -23,10 +23,14 @@ bool inputs_allowed(const struct api_control *control, const char *pointer, cons
 /* The config.json of a model directory; NULL and a problem when there is none that can be read. */
 cJSON *inputs_model_config(const struct api_control *control, const char *pointer,
                            const char *directory, struct problems *problems);
-/* model.safetensors: every tensor of the decoder is there in its shape, and no other. */
+/* Its files of weights: every tensor of the decoder is there in its shape, and no other. */
 void inputs_check_weights(const struct api_control *control, const char *pointer,
                           const char *directory, const struct model_config *config,
                           struct problems *problems);
+/* Where the job's tokenizer is its model's: writes into the spec which token is the mask, where it
+ * does not say, and how many tokens the model must have for it (plan/mask_token.h). */
+void inputs_mask_token(const struct api_control *control, cJSON *spec, const char *directory,
+                       struct problems *problems);
 /* A file that the preparation reads (daemon/base/source_kind.h), or a directory of such: not empty,
  * and text. */
 void inputs_check_data(const struct api_control *control, const char *pointer, const char *path,

@@ -268,6 +268,7 @@ static const struct member plan_detail[] = {
     {"memory_bytes", "int", "Of all ranks.", false},
     {"memory_available_bytes", "int", NULL, false},
     {"fits", "bool", NULL, false},
+    {"warnings", "[text]", "What is possible but may not be meant.", false},
     {0},
 };
 static const struct member plan_rank[] = {

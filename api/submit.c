@@ -89,6 +89,8 @@ static void check(struct submission *s, const struct api_control *control)
     const char *directory = resolve(control, model, "/model/path", &of_files);
     read_config(control, model, directory, &of_files);
     bool no_config = problems_count(&of_files) > 0;
+    if (directory)
+        inputs_mask_token(control, s->json, directory, &of_files);
     const char *path = resolve(control, data, "/data/path", &of_files);
     if (path)
         inputs_check_data(control, "/data/path", path, &of_files);

@@ -15,7 +15,6 @@
 #define MAX_WIDTH ((int64_t)1 << 20) /* of hidden, intermediate; keeps every product in 64 bits */
 #define MAX_HEADS ((int64_t)1 << 12)
 #define MAX_HEAD_DIM ((int64_t)1 << 12)
-#define MAX_VOCAB ((int64_t)1 << 24)
 #define MAX_WINDOW ((int64_t)1 << 31)
 
 #define DEFAULT_WINDOW 4096 /* of the families that have windows */
@@ -132,7 +131,7 @@ static void read_sizes(const struct config_reader *r, struct model_config *out)
     config_integer(r, "intermediate_size", 1, MAX_WIDTH, 0, &out->intermediate);
     config_integer(r, "num_hidden_layers", 1, MODEL_MAX_LAYERS, 0, &out->layers);
     config_integer(r, "num_attention_heads", 1, MAX_HEADS, 0, &out->heads);
-    config_integer(r, "vocab_size", 1, MAX_VOCAB, 0, &out->vocab);
+    config_integer(r, "vocab_size", 1, MODEL_MAX_VOCAB, 0, &out->vocab);
     if (config_member(r, "max_position_embeddings", pointer))
         config_integer(r, "max_position_embeddings", 1, FIELDS_MAX_INTEGER, 0, &out->max_positions);
     if (out->heads == 0)

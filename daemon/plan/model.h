@@ -12,6 +12,7 @@
 enum model_family { MODEL_LLAMA, MODEL_MISTRAL, MODEL_QWEN2, MODEL_QWEN3 };
 
 #define MODEL_MAX_LAYERS 512
+#define MODEL_MAX_VOCAB ((int64_t)1 << 24)
 
 struct model_config {
     enum model_family family; /* from model_type */

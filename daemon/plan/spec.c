@@ -299,6 +299,28 @@ static void derive_defaults(struct parser *p)
         s->schedule.warmup_steps = s->steps / 10 < 100 ? s->steps / 10 : 100;
 }
 
+/* Weights and config.json have the vocabulary that the model came with; from here on it is as large
+ * as the job says. */
+static void grow_vocabulary(struct parser *p)
+{
+    struct job_spec *s = p->out;
+    struct model_config *m = &s->model.config;
+    if (!given(p, "/model/config"))
+        return;
+    if (state_of(p, "/model/vocab_size") == ABSENT)
+        s->model.vocab_size = m->vocab;
+    if (!good(p, "/model/vocab_size"))
+        return;
+    if (s->model.vocab_size < m->vocab) {
+        problems_add(p->problems, "/model/vocab_size",
+                     "is %" PRId64 " but must be at least config's vocab_size %" PRId64,
+                     s->model.vocab_size, m->vocab);
+        return;
+    }
+    m->added_vocab = s->model.vocab_size - m->vocab;
+    m->vocab = s->model.vocab_size;
+}
+
 /* ---- Rules between fields ---- */
 
 static void check_model(struct parser *p)
@@ -356,8 +378,9 @@ static void check_vocabulary(struct parser *p)
         return;
     if (vocab > 0 && mask >= vocab)
         problems_add(p->problems, "/objective/mask_token_id",
-                     "is %" PRId32 " but must be below the model's vocab_size %" PRId64, mask,
-                     vocab);
+                     "is %" PRId32 " but must be below the model's vocab_size %" PRId64
+                     "; /model/vocab_size can make it larger",
+                     mask, vocab);
     else if (bytes && mask < SPEC_BYTES_MASK)
         problems_add(p->problems, "/objective/mask_token_id",
                      "is %" PRId32 ", which stands for text in the tokenizer bytes: it must be its "
@@ -433,6 +456,7 @@ void spec_parse(const cJSON *json, struct job_spec *out, struct problems *proble
     parse_object(&p, json, -1);
     fill_absent(&p);
     derive_defaults(&p);
+    grow_vocabulary(&p);
     check_model(&p);
     check_objective(&p);
     check_vocabulary(&p);

@@ -40,7 +40,8 @@ struct job_spec {
     struct {
         char *path;                 /* directory with config.json (and weights), or NULL */
         bool random_init;           /* "init": "random" */
-        struct model_config config; /* from /model/config of the resolved spec */
+        int64_t vocab_size;         /* config's, or a grown one */
+        struct model_config config; /* from /model/config of the resolved spec, grown */
     } model;
     struct objective_spec objective;
     struct {

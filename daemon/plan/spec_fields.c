@@ -63,13 +63,19 @@ const struct spec_field spec_fields[] = {
 
     {"/model", SPEC_OBJECT, 0, "The decoder to train", .fallback = SPEC_REQUIRED},
     {"/model/path", SPEC_STRING, AT(model.path),
-     "Directory with config.json and, unless init is random, model.safetensors",
+     "Directory with config.json and, unless init is random, weights as safetensors",
      .fallback = SPEC_NONE},
     {"/model/init", SPEC_SWITCH, AT(model.random_init),
      "First weights: weights reads them from path, random draws them from the seed",
      .fallback = SPEC_DERIVED, .names = init_names},
+    {"/model/vocab_size", SPEC_INT64, AT(model.vocab_size),
+     "Tokens of the model: config's vocab_size, or more, of which those that the weights do not "
+     "have "
+     "start as the mean of the others",
+     .fallback = SPEC_DERIVED, .range = FROM_TO(1, MODEL_MAX_VOCAB)},
     {"/model/config", SPEC_CONFIG, AT(model.config),
-     "A Hugging Face config.json of the Llama, Qwen2 or Qwen3 family; default: that of path",
+     "A Hugging Face config.json of the Llama, Mistral, Qwen2 or Qwen3 family; default: that of "
+     "path",
      .fallback = SPEC_NONE},
 
     {"/objective", SPEC_OBJECT, 0, "What is learnt", .fallback = SPEC_FIXED},

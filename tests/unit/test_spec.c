@@ -200,6 +200,33 @@ static void other_objectives(void **state)
     cJSON_Delete(json);
 }
 
+/* More tokens than the weights have: the model is as large as the job says. */
+static void a_grown_vocabulary(void **state)
+{
+    (void)state;
+    struct job_spec s;
+    cJSON *json = parse(least);
+    read_good(json, &s);
+    assert_int_equal(s.model.vocab_size, 320);
+    assert_int_equal(s.model.config.added_vocab, 0);
+    int64_t before = model_parameters(&s.model.config);
+    spec_free(&s);
+    cJSON_Delete(json);
+
+    json = changed("{'model':{'vocab_size':384},'objective':{'mask_token_id':320}}");
+    read_good(json, &s);
+    assert_int_equal(s.model.vocab_size, 384);
+    assert_int_equal(s.model.config.vocab, 384);
+    assert_int_equal(s.model.config.added_vocab, 64);
+    assert_int_equal(model_parameters(&s.model.config), before + 2 * 64 * 64);
+    char *text = resolve(json);
+    assert_non_null(strstr(text, "\"vocab_size\":384,\"config\":{"));
+    assert_non_null(strstr(text, "\"vocab_size\":320}"));
+    free(text);
+    spec_free(&s);
+    cJSON_Delete(json);
+}
+
 static void resolving_twice_changes_nothing(void **state)
 {
     (void)state;
@@ -208,6 +235,7 @@ static void resolving_twice_changes_nothing(void **state)
         "{'objective':{'type':'autoregressive'}}",
         "{'objective':{'type':'fast_dllm_v2','t_min':0.3}}",
         "{'parallel':'auto'}",
+        "{'model':{'vocab_size':321},'objective':{'mask_token_id':320}}",
         "{'parallel':{'mode':'none','data':4}}",
         "{'optimizer':{'lr':3.3333333333e-4,'betas':[0.123456789,0.999]}}",
         "{'optimizer':{'eps':1e-45},'schedule':{'warmup_steps':0}}",
@@ -276,6 +304,10 @@ static void wrong(void **state)
         {"{'name':''}", "/name", "0 bytes"},
         {"{'name':'a\\nb'}", "/name", "control character 0x0a"},
         {"{'device':'tpu'}", "/device", "\"tpu\" but must be \"auto\", \"cpu\" or \"cuda\""},
+        {"{'model':{'vocab_size':319}}", "/model/vocab_size", "at least config's vocab_size 320"},
+        {"{'model':{'vocab_size':'320'}}", "/model/vocab_size", "a string"},
+        {"{'objective':{'mask_token_id':320}}", "/objective/mask_token_id",
+         "/model/vocab_size can make it larger"},
         {"{'model':{'init':'zeros'}}", "/model/init", "\"weights\" or \"random\""},
         {"{'model':{'config':{'vocab_size':0}}}", "/model/config/vocab_size", "0"},
         {"{'model':{'config':{'hidden_act':'relu'}}}", "/model/config/hidden_act", "silu"},
@@ -472,6 +504,7 @@ int main(void)
         cmocka_unit_test(defaults),
         cmocka_unit_test(everything_said),
         cmocka_unit_test(other_objectives),
+        cmocka_unit_test(a_grown_vocabulary),
         cmocka_unit_test(resolving_twice_changes_nothing),
         cmocka_unit_test(wrong),
         cmocka_unit_test(all_at_once),
