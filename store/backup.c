@@ -1,14 +1,18 @@
 #include "store/backup.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "daemon/base/file.h"
 #include "store/sql.h"
+
+#define PARTIAL ".partial"
 
 /* The copy takes the source's WAL mode with it; a single file that stands for itself has none. */
 static struct err *copy(struct store_tx *tx, const char *partial)
@@ -52,7 +56,7 @@ static struct err *sync_and_name(const char *partial, const char *path, int64_t 
 struct err *store_backup(struct store_tx *tx, const char *path, int64_t *bytes)
 {
     char *partial = NULL;
-    if (asprintf(&partial, "%s.partial", path) < 0)
+    if (asprintf(&partial, "%s" PARTIAL, path) < 0)
         return err_no_memory();
     int fd = open(partial, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0) {
@@ -67,5 +71,28 @@ struct err *store_backup(struct store_tx *tx, const char *path, int64_t *bytes)
     if (err)
         unlink(partial);
     free(partial);
+    return err;
+}
+
+/* "<name>.partial", and SQLite's journal of it. */
+static bool is_unfinished(const char *name)
+{
+    const char *end = strstr(name, ".db" PARTIAL);
+    if (!end)
+        return false;
+    end += strlen(".db" PARTIAL);
+    return *end == '\0' || strcmp(end, "-journal") == 0;
+}
+
+struct err *store_backup_tidy(const char *directory)
+{
+    DIR *dir = opendir(directory);
+    if (!dir)
+        return errno == ENOENT ? NULL : err_errno(errno, "cannot look into %s", directory);
+    struct err *err = NULL;
+    for (struct dirent *entry; !err && (entry = readdir(dir));)
+        if (is_unfinished(entry->d_name) && unlinkat(dirfd(dir), entry->d_name, 0) != 0)
+            err = err_errno(errno, "cannot remove %s/%s", directory, entry->d_name);
+    closedir(dir);
     return err;
 }

@@ -8,5 +8,8 @@
  * there whole and on disk, or not at all. `path` must not exist. Blocks for as long as the copy
  * takes, and writers go on meanwhile. */
 struct err *store_backup(struct store_tx *tx, const char *path, int64_t *bytes);
+/* Removes what copies left in that directory (it need not be there) whose process died over them.
+ * While none is being written. */
+struct err *store_backup_tidy(const char *directory);
 
 #endif

@@ -23,6 +23,7 @@
 #include "daemon/control/loop.h"
 #include "daemon/control/places.h"
 #include "daemon/control/watchdog.h"
+#include "store/backup.h"
 #include "store/nodes.h"
 
 #define DRAIN_MS 10
@@ -291,7 +292,11 @@ static struct err *open_api(struct daemon *d)
         .requests_per_s = config->requests_per_s,
         .backups_directory = backups,
     };
-    struct err *err = api_open(&d->loop, c->async, &c->face, &options, &c->api);
+    struct err *err = store_backup_tidy(backups);
+    if (err)
+        log_warning("%s", err_message(err));
+    err_free(err);
+    err = api_open(&d->loop, c->async, &c->face, &options, &c->api);
     free(backups);
     return err;
 }

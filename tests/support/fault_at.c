@@ -12,8 +12,10 @@
  *
  * They are counted over all threads from main() on, and reach into shared libraries (SQLite's and
  * libuv's too), which faults.h does not. What goes to standard output and error, or wakes a thread,
- * does not count. FAULT_SPARED, names of libraries with blanks between: what they ask for directly
- * counts, but does not fail.
+ * does not count.
+ *
+ * FAULT_EACH=k: of the allocations that the same calls lead to only the first k are counted; all
+ * that SQLite does within one call is the same. So a program that allocates often is seen through.
  *
  * FAULT_STRUCK, a file's name, gets the stack of the operation that failed; FAULT_COUNT gets how
  * many there were when the process ends by itself.
@@ -23,11 +25,14 @@
 #include <errno.h>
 #include <execinfo.h>
 #include <fcntl.h>
+#include <link.h>
+#include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +42,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define FRAMES 24
+#define FRAMES 40
+#define PLACES (1 << 16) /* different ones, at most */
 
 /* Exported symbols that no header declares here. */
 typedef int main_fn(int argc, char **argv, char **environment);
@@ -46,10 +52,11 @@ int __libc_start_main(main_fn *fn, int argc, char **argv, void (*init)(void), vo
 
 static enum { FAULT_NONE, FAULT_KILL, FAULT_ERROR, FAULT_MEMORY } fault;
 static int error;
-static long target;
-static const char *spared, *struck_path, *count_path;
+static long target, each;
+static const char *struck_path, *count_path;
 static atomic_bool counting;
 static atomic_long count;
+static uintptr_t sqlite_begin, sqlite_end; /* where its code lies */
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
@@ -65,7 +72,7 @@ static void read_settings(void)
         {"ENOSPC", FAULT_ERROR, ENOSPC}, {"EACCES", FAULT_ERROR, EACCES},
         {"EIO", FAULT_ERROR, EIO},
     };
-    const char *name = getenv("FAULT"), *n = getenv("FAULT_AT");
+    const char *name = getenv("FAULT"), *n = getenv("FAULT_AT"), *k = getenv("FAULT_EACH");
     for (size_t i = 0; name && i < sizeof faults / sizeof faults[0]; i++) {
         if (strcmp(name, faults[i].name) != 0)
             continue;
@@ -73,10 +80,24 @@ static void read_settings(void)
         error = faults[i].error;
     }
     target = n ? atol(n) : 0;
-    spared = getenv("FAULT_SPARED");
+    each = k ? atol(k) : 0;
     struck_path = getenv("FAULT_STRUCK");
     count_path = getenv("FAULT_COUNT");
     unsetenv("LD_PRELOAD"); /* for this program, not for those that it starts */
+}
+
+static int find_sqlite(struct dl_phdr_info *info, size_t size, void *arg)
+{
+    (void)size, (void)arg;
+    if (!strstr(info->dlpi_name, "libsqlite3"))
+        return 0;
+    sqlite_begin = info->dlpi_addr;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        uintptr_t end = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr + info->dlpi_phdr[i].p_memsz;
+        if (info->dlpi_phdr[i].p_type == PT_LOAD && end > sqlite_end)
+            sqlite_end = end;
+    }
+    return 1;
 }
 
 static main_fn *real_main;
@@ -84,6 +105,7 @@ static main_fn *real_main;
 static int counted_main(int argc, char **argv, char **environment)
 {
     void *frames[FRAMES];
+    dl_iterate_phdr(find_sqlite, NULL);
     backtrace(frames, FRAMES); /* which loads what it needs at its first call */
     counting = true;
     return real_main(argc, argv, environment);
@@ -109,18 +131,6 @@ __attribute__((destructor)) static void end(void)
 
 /* ---- Which one ---- */
 
-static bool is_spared(const void *caller)
-{
-    Dl_info info;
-    if (!spared || !dladdr(caller, &info) || !info.dli_fname)
-        return false;
-    const char *file = strrchr(info.dli_fname, '/');
-    char name[128];
-    snprintf(name, sizeof name, "%.100s", file ? file + 1 : info.dli_fname);
-    name[strcspn(name, ".")] = '\0';
-    return strstr(spared, name) != NULL;
-}
-
 static void tell(void)
 {
     void *frames[FRAMES];
@@ -131,26 +141,55 @@ static void tell(void)
     close(fd);
 }
 
-static bool strikes(const void *caller)
+static bool of_sqlite(const void *frame)
 {
-    if (!counting || atomic_fetch_add(&count, 1) + 1 != target || is_spared(caller))
+    return (uintptr_t)frame >= sqlite_begin && (uintptr_t)frame < sqlite_end;
+}
+
+/* Whether this place has been here `each` times already. */
+static bool is_known(void)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static struct {
+        uint64_t place;
+        long times;
+    } places[PLACES];
+    void *frames[FRAMES];
+    int n = backtrace(frames, FRAMES);
+    uint64_t place = 14695981039346656037u; /* FNV-1a */
+    for (int i = 1; i < n; i++)
+        if (!of_sqlite(frames[i]) || i + 1 == n || !of_sqlite(frames[i + 1]))
+            place = (place ^ (uintptr_t)frames[i]) * 1099511628211u;
+    pthread_mutex_lock(&lock);
+    size_t at = place % PLACES;
+    while (places[at].times && places[at].place != place)
+        at = (at + 1) % PLACES;
+    places[at].place = place;
+    bool known = places[at].times++ >= each;
+    pthread_mutex_unlock(&lock);
+    return known;
+}
+
+static bool strikes(void)
+{
+    if (!counting || (each && is_known()))
+        return false;
+    if (atomic_fetch_add(&count, 1) + 1 != target)
         return false;
     tell();
     return true;
 }
 
 /* Whether this operation on a file fails, with errno set. */
-static bool fails(const void *caller)
+static bool fails(void)
 {
-    if (fault == FAULT_MEMORY || !strikes(caller))
+    if (fault == FAULT_MEMORY || !strikes())
         return false;
     if (fault == FAULT_KILL)
         raise(SIGKILL);
     errno = error;
     return true;
 }
-
-#define FAILS() fails(__builtin_return_address(0))
 
 /* ---- Files ---- */
 
@@ -161,7 +200,7 @@ static bool fails(const void *caller)
         va_start(args, flags);                                                                     \
         mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(args, mode_t) : 0;                    \
         va_end(args);                                                                              \
-        if ((fault == FAULT_ERROR || flags & (O_CREAT | O_TRUNC)) && FAILS())                      \
+        if ((fault == FAULT_ERROR || flags & (O_CREAT | O_TRUNC)) && fails())                      \
             return -1;                                                                             \
         return REAL(name) arguments;                                                               \
     }
@@ -173,7 +212,7 @@ OPEN(openat64, (int at, const char *path, int flags, ...), (at, path, flags, mod
 #define PASS(type, name, parameters, arguments)                                                    \
     type name parameters                                                                           \
     {                                                                                              \
-        return FAILS() ? (type)-1 : REAL(name) arguments;                                          \
+        return fails() ? (type)-1 : REAL(name) arguments;                                          \
     }
 PASS(int, fsync, (int fd), (fd))
 PASS(int, fdatasync, (int fd), (fd))
@@ -189,25 +228,28 @@ PASS(int, unlinkat, (int at, const char *path, int flags), (at, path, flags))
 int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,
                 const posix_spawnattr_t *attributes, char *const argv[], char *const envp[])
 {
-    if (FAILS())
+    if (fails())
         return error;
     return REAL(posix_spawn)(pid, path, actions, attributes, argv, envp);
 }
 
 /* ---- Writing ---- */
 
-/* eventfd and its like have no type; it is threads that wake each other. */
-static bool counts(int fd)
+/* eventfd and its like have no type; it is threads that wake each other. Likewise what libuv writes
+ * to a pipe is for itself: a signal has come. */
+static bool counts(int fd, const void *caller)
 {
     struct stat st;
-    return fd > 2 && fstat(fd, &st) == 0 && (st.st_mode & S_IFMT);
+    Dl_info info;
+    return fd > 2 && fstat(fd, &st) == 0 && (st.st_mode & S_IFMT) &&
+           !(S_ISFIFO(st.st_mode) && dladdr(caller, &info) && strstr(info.dli_fname, "libuv"));
 }
 
 /* Of a file half is written before it fails; an empty half does no harm. */
 #define WRITE(name, parameters, arguments, half)                                                   \
     ssize_t name parameters                                                                        \
     {                                                                                              \
-        if (fault == FAULT_MEMORY || !counts(fd) || !strikes(__builtin_return_address(0)))         \
+        if (fault == FAULT_MEMORY || !counts(fd, __builtin_return_address(0)) || !strikes())       \
             return REAL(name) arguments;                                                           \
         ssize_t done = REAL(name) half;                                                            \
         if (fault == FAULT_KILL)                                                                   \
@@ -223,9 +265,9 @@ WRITE(pwrite64, (int fd, const void *bytes, size_t n, off64_t at), (fd, bytes, n
       (fd, bytes, n / 2, at))
 WRITE(writev, (int fd, const struct iovec *parts, int n), (fd, parts, n), (fd, parts, n / 2))
 
-static bool send_fails(const void *caller)
+static bool send_fails(void)
 {
-    if (!fails(caller))
+    if (!fails())
         return false;
     errno = ECONNRESET;
     return true;
@@ -234,22 +276,20 @@ static bool send_fails(const void *caller)
 #define SEND(name, parameters, arguments)                                                          \
     ssize_t name parameters                                                                        \
     {                                                                                              \
-        return send_fails(__builtin_return_address(0)) ? -1 : REAL(name) arguments;                \
+        return send_fails() ? -1 : REAL(name) arguments;                                           \
     }
 SEND(send, (int fd, const void *bytes, size_t n, int flags), (fd, bytes, n, flags))
 SEND(sendmsg, (int fd, const struct msghdr *message, int flags), (fd, message, flags))
 
 /* ---- Memory ---- */
 
-static bool no_memory(const void *caller)
+static bool no_memory(void)
 {
-    if (fault != FAULT_MEMORY || !strikes(caller))
+    if (fault != FAULT_MEMORY || !strikes())
         return false;
     errno = ENOMEM;
     return true;
 }
-
-#define NO_MEMORY() no_memory(__builtin_return_address(0))
 
 #define ALLOCATE(name, parameters, arguments)                                                      \
     void *name parameters                                                                          \
@@ -257,14 +297,31 @@ static bool no_memory(const void *caller)
         static __typeof__(&name) real;                                                             \
         if (!real)                                                                                 \
             real = REAL(name);                                                                     \
-        return NO_MEMORY() ? NULL : real arguments;                                                \
+        return no_memory() ? NULL : real arguments;                                                \
     }
 ALLOCATE(malloc, (size_t bytes), (bytes))
 ALLOCATE(calloc, (size_t n, size_t bytes), (n, bytes))
 ALLOCATE(realloc, (void *old, size_t bytes), (old, bytes))
 ALLOCATE(aligned_alloc, (size_t alignment, size_t bytes), (alignment, bytes))
 
+/* Of their own, so that a sanitizer's do not take from itself. */
+char *strndup(const char *text, size_t most)
+{
+    size_t n = strnlen(text, most);
+    char *copy = malloc(n + 1);
+    if (copy) {
+        memcpy(copy, text, n);
+        copy[n] = '\0';
+    }
+    return copy;
+}
+
+char *strdup(const char *text)
+{
+    return strndup(text, strlen(text));
+}
+
 int posix_memalign(void **out, size_t alignment, size_t bytes)
 {
-    return NO_MEMORY() ? ENOMEM : REAL(posix_memalign)(out, alignment, bytes);
+    return no_memory() ? ENOMEM : REAL(posix_memalign)(out, alignment, bytes);
 }
