@@ -162,7 +162,12 @@ static void read_sizes(const struct config_reader *r, struct model_config *out)
     if (!head_dim && fallback == 0)
         return; /* hidden_size is the problem */
     config_integer(r, "head_dim", 2, MAX_HEAD_DIM, fallback, &out->head_dim);
-    if (out->head_dim % 2 != 0)
+    if (out->head_dim > MAX_HEAD_DIM)
+        problems_add(r->problems, pointer,
+                     "is missing, so it is hidden_size / num_attention_heads = %d, but it must be "
+                     "at most %d",
+                     (int)out->head_dim, (int)MAX_HEAD_DIM);
+    else if (out->head_dim % 2 != 0)
         problems_add(r->problems, pointer, "is %d but must be even: RoPE turns pairs",
                      (int)out->head_dim);
 }

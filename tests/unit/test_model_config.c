@@ -213,6 +213,7 @@ static void refused(void **state)
         {qwen3, "{'num_key_value_heads':8}", "/num_key_value_heads", "from 1 to 4"},
         {qwen3, "{'head_dim':31}", "/head_dim", "even"},
         {llama, "{'num_attention_heads':5}", "/head_dim", "divide hidden_size"},
+        {llama, "{'hidden_size':32768}", "/head_dim", "= 8192, but it must be at most 4096"},
         {qwen3, "{'vocab_size':true}", "/vocab_size", "true"},
         {qwen3, "{'rms_norm_eps':0}", "/rms_norm_eps", "above 0"},
         {qwen3, "{'rope_theta':-1}", "/rope_theta", "above 0"},
