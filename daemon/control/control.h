@@ -80,6 +80,7 @@ struct member {
     int signal;         /* that killed it; 0: exited by itself; -1: not known */
     int64_t journal_at; /* offset of what is still to be read */
     int read_tries;     /* that could not read what it left */
+    char lost[512];     /* why a part of that is left out; "": it is not */
     uint64_t retry_ms;  /* loop time; 0: no retry is due */
 };
 

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,7 @@
 #include "daemon/control/control.h"
 #include "daemon/control/meeting.h"
 #include "daemon/control/outcome.h"
+#include "store/checkpoint_directory.h"
 #include "store/events.h"
 
 #define RETRY_MS 1000
@@ -33,7 +35,6 @@ struct ending {
     struct member *member;
     bool last_try;
     /* read */
-    char lost[512]; /* why its journal or exit file is left out; "": it is not */
     cJSON *records; /* not committed yet */
     int64_t journal_at;
     cJSON *exit; /* the exit file; NULL: there is none */
@@ -58,6 +59,16 @@ static char *path_of(const struct member *m, const char *suffix)
     return asprintf(&path, "%s/%s.%s", m->run->directory, m->name, suffix) < 0 ? NULL : path;
 }
 
+/* What is left out shall not look whole: the first reason is kept. */
+__attribute__((format(printf, 2, 3))) static void lose(struct member *m, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    if (!m->lost[0])
+        vsnprintf(m->lost, sizeof m->lost, format, args);
+    va_end(args);
+}
+
 /* Whole lines of a chunk become records; *taken: how many bytes they take. */
 static struct err *take_lines(struct ending *e, char *chunk, size_t bytes, size_t *taken)
 {
@@ -74,8 +85,8 @@ static struct err *take_lines(struct ending *e, char *chunk, size_t bytes, size_
             return err_no_memory();
         bool known = cJSON_IsNumber(seq) && seq->valuedouble <= (double)e->member->committed;
         if (!good)
-            log_warning("the journal of %s has a damaged line at byte %lld", e->member->name,
-                        (long long)(e->journal_at + (int64_t)at));
+            lose(e->member, "its journal has a damaged line at byte %lld",
+                 (long long)(e->journal_at + (int64_t)at));
         if (!good || known || !cJSON_AddItemToArray(e->records, json))
             cJSON_Delete(json);
         at += length + 1;
@@ -135,8 +146,7 @@ static struct err *leave_out(struct ending *e, struct err *err)
 {
     if (!err || !e->last_try || err_kind(err) == ERR_NO_MEMORY)
         return err;
-    if (!e->lost[0])
-        snprintf(e->lost, sizeof e->lost, "%s", err_message(err));
+    lose(e->member, "%s", err_message(err));
     err_free(err);
     return NULL;
 }
@@ -220,7 +230,7 @@ static struct err *write_lost(struct store_tx *tx, const struct ending *e)
     const struct run *r = e->member->run;
     char message[640];
     snprintf(message, sizeof message, "%s was judged without all that it left: %s", e->member->name,
-             e->lost);
+             e->member->lost);
     struct store_event event = {
         .job_id = r->job,
         .attempt = r->attempt,
@@ -240,7 +250,7 @@ static struct err *write_end(struct store_tx *tx, void *arg)
     const struct outcome *o = &e->outcome;
     if (r->is_task)
         return outcome_of_task(tx, r->task, o, r->control->config->backoff_s);
-    if (e->lost[0])
+    if (e->member->lost[0])
         TRY(write_lost(tx, e));
     return store_worker_end(tx, r->job, r->attempt, e->member->rank, o->status, o->kind, o->reason,
                             o->time_s);
@@ -343,9 +353,21 @@ static struct err *write_outcome(struct store_tx *tx, void *arg)
                       : outcome_of_attempt(tx, r->job, r->attempt, r->control->config->backoff_s);
 }
 
+/* Nobody writes checkpoints of it any more. */
 static struct err *tidy(void *arg)
 {
-    return meeting_remove(arg);
+    struct run *r = arg;
+    TRY(meeting_remove(r));
+    if (r->is_task)
+        return NULL;
+    char *directory = keeper_directory(r->control, r->job);
+    struct err *err = directory ? checkpoint_clean(directory, r->attempt) : err_no_memory();
+    free(directory);
+    if (err && err_kind(err) == ERR_NOT_FOUND) {
+        err_free(err);
+        err = NULL;
+    }
+    return err;
 }
 
 static void after_tidy(void *arg, struct err *err)

@@ -23,10 +23,16 @@ is_libuv() {
         grep -v '/libfault_at\|/libc\.so\|/ld-linux' "$struck" | head -n 1 | grep -q /libuv
 }
 
-mourn() {
+# Its exit status, into $status.
+bury() {
     status=0
     wait "$DAEMON" || status=$?
     DAEMON=
+    ! grep -q 'Sanitizer\|runtime error' "$tmp/doomed.log" || broken "a sanitizer reports"
+}
+
+mourn() {
+    bury
     deaths=$((deaths + 1))
     if [ "$fault" = kill ]; then
         [ $status -eq 137 ] || broken "the daemon ended with status $status"
@@ -35,17 +41,6 @@ mourn() {
     [ $status -ne 134 ] || ! is_libuv || return 0
     [ $status -ge 1 ] && [ $status -le 2 ] || broken "the daemon ended with status $status"
     grep -q "[a-z] .*[a-z] .*[a-z]" "$tmp/doomed.log" || broken "the daemon ended without a reason"
-}
-
-# The functions of a stack, the innermost first.
-explain() {
-    sed -n 's/^\(.*\)(+*\([^)]*\)) *\[.*/\1 \2/p' "$1" | while read -r file place; do
-        case $place in
-        0x*) addr2line -sfe "$file" "$place" 2>/dev/null | tr '\n' ' ' || true ;;
-        *) echo "$place" | tr '\n' ' ' ;;
-        esac
-        echo "${file##*/}"
-    done
 }
 
 broken() {
@@ -141,9 +136,7 @@ end_doomed() {
         sleep 0.02
     done
     kill -0 "$DAEMON" 2>/dev/null && broken "the daemon does not end"
-    status=0
-    wait "$DAEMON" || status=$?
-    DAEMON=
+    bury
     case $status in
     0 | 1 | 2) ;;
     137) [ "$fault" = kill ] || broken "the daemon ended with status $status" ;;
@@ -157,18 +150,6 @@ check_database() {
         "$(sqlite3 "$1" 'PRAGMA integrity_check; PRAGMA foreign_key_check')" = ok
 }
 
-make_data() {
-    mkdir -p "$tmp/data"
-    awk 'BEGIN {
-        split("the quick brown fox jumps over the lazy dog and runs away", w, " ");
-        for (i = 0; i < 100; i++) {
-            line = "";
-            for (k = 0; k < 24; k++) line = line w[(i * 7 + k) % 12 + 1] " ";
-            printf "{\"text\": \"%s\"}\n", line;
-        }
-    }' >"$tmp/data/train.jsonl"
-}
-
-make_data
+make_text
 start_daemon # for its settings
 stop_daemon

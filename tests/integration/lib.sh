@@ -128,6 +128,19 @@ make_data() {
         >"$tmp/data/train.jsonl"
 }
 
+# A text that is long enough to train on.
+make_text() {
+    mkdir -p "$tmp/data"
+    awk 'BEGIN {
+        split("the quick brown fox jumps over the lazy dog and runs away", w, " ");
+        for (i = 0; i < 100; i++) {
+            line = "";
+            for (k = 0; k < 24; k++) line = line w[(i * 7 + k) % 12 + 1] " ";
+            printf "{\"text\": \"%s\"}\n", line;
+        }
+    }' >"$tmp/data/train.jsonl"
+}
+
 # spec NAME [JQ-FILTER]: a whole spec of a tiny model
 spec() {
     jq -n --arg name "$1" --arg path "$tmp/data/train.jsonl" '{
@@ -191,4 +204,15 @@ wait_step() {
 
 pids() {
     field "$1" '.attempts[-1].workers[].pid'
+}
+
+# The functions of a stack, the innermost first.
+explain() {
+    sed -n 's/^\(.*\)(+*\([^)]*\)) *\[.*/\1 \2/p' "$1" | while read -r file place; do
+        case $place in
+        0x*) addr2line -sfe "$file" "$place" 2>/dev/null | tr '\n' ' ' || true ;;
+        *) echo "$place" | tr '\n' ' ' ;;
+        esac
+        echo "${file##*/}"
+    done
 }

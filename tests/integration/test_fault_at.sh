@@ -160,7 +160,8 @@ life() {
     check_database "$state/dllmd.db"
     check_database "$backup"
     check "$fault at n = $n: files" \
-        "$(find "$state" -name '*.partial*' -o -name '.deleting*' -o -name '.aborted*')" = ""
+        "$(find "$state" ! -name '*.exit.partial' -name '*.partial*' -o -name '.deleting*' \
+            -o -name '.aborted*')" = ""
     [ $failures -eq 0 ] || broken "checks failed"
     rm -rf "$state"
 }

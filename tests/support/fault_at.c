@@ -6,8 +6,8 @@
  *   FAULT=kill      operations that somebody else can see: making, cutting, removing and renaming
  *                   files, writing, sending, syncing, and starting a process. SIGKILL comes just
  *                   before the n-th; of a write half is done.
- *   FAULT=ENOSPC    the same and opening: the n-th fails with that, or EIO, EACCES; a socket
- *                   always with ECONNRESET. Of a write half is done before.
+ *   FAULT=ENOSPC    the same and opening: the n-th fails with that, or EIO, EACCES. Of a write half
+ *                   is done before. A socket's connection is broken off instead, with ECONNRESET.
  *   FAULT=memory    allocations: the n-th gets NULL.
  *
  * They are counted over all threads from main() on, and reach into shared libraries (SQLite's and
@@ -245,7 +245,13 @@ static bool counts(int fd, const void *caller)
            !(S_ISFIFO(st.st_mode) && dladdr(caller, &info) && strstr(info.dli_fname, "libuv"));
 }
 
-/* Of a file half is written before it fails; an empty half does no harm. */
+/* A connection that was reset is none any more. Returns the errno of what failed. */
+static int break_off(int fd)
+{
+    return shutdown(fd, SHUT_RDWR) == 0 || errno == ENOTCONN ? ECONNRESET : error;
+}
+
+/* Half is written before it fails; an empty half does no harm. */
 #define WRITE(name, parameters, arguments, half)                                                   \
     ssize_t name parameters                                                                        \
     {                                                                                              \
@@ -255,7 +261,7 @@ static bool counts(int fd, const void *caller)
         if (fault == FAULT_KILL)                                                                   \
             raise(SIGKILL);                                                                        \
         (void)done;                                                                                \
-        errno = error;                                                                             \
+        errno = break_off(fd);                                                                     \
         return -1;                                                                                 \
     }
 WRITE(write, (int fd, const void *bytes, size_t n), (fd, bytes, n), (fd, bytes, n / 2))
@@ -265,18 +271,18 @@ WRITE(pwrite64, (int fd, const void *bytes, size_t n, off64_t at), (fd, bytes, n
       (fd, bytes, n / 2, at))
 WRITE(writev, (int fd, const struct iovec *parts, int n), (fd, parts, n), (fd, parts, n / 2))
 
-static bool send_fails(void)
+static bool send_fails(int fd)
 {
     if (!fails())
         return false;
-    errno = ECONNRESET;
+    errno = break_off(fd);
     return true;
 }
 
 #define SEND(name, parameters, arguments)                                                          \
     ssize_t name parameters                                                                        \
     {                                                                                              \
-        return send_fails() ? -1 : REAL(name) arguments;                                           \
+        return send_fails(fd) ? -1 : REAL(name) arguments;                                         \
     }
 SEND(send, (int fd, const void *bytes, size_t n, int flags), (fd, bytes, n, flags))
 SEND(sendmsg, (int fd, const struct msghdr *message, int flags), (fd, message, flags))

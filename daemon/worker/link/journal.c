@@ -121,7 +121,7 @@ struct err *journal_append(struct journal *j, const char *line, size_t bytes)
         n = write(j->fd, line, bytes);
     while (n < 0 && errno == EINTR);
     if (n != (ssize_t)bytes) {
-        j->torn = n > 0;
+        j->torn = true; /* whatever it says: it may have written a part */
         return err_errno(n < 0 ? errno : ENOSPC, "cannot write record %" PRId64 " to journal %s",
                          j->last_seq + 1, j->path);
     }
