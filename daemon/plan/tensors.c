@@ -113,11 +113,16 @@ static bool is_float(const char *dtype)
     return strcmp(dtype, "F32") == 0 || strcmp(dtype, "BF16") == 0 || strcmp(dtype, "F16") == 0;
 }
 
+static const struct tensor_seen *find(const struct check *c, const char *name)
+{
+    const struct tensor_seen key = {.name = name};
+    return bsearch(&key, c->seen, c->n, sizeof key, by_name);
+}
+
 static void expect(struct check *c, const struct model_tensor *expected)
 {
     const int64_t shape[] = {expected->shape[0] - expected->added_rows, expected->shape[1]};
-    const struct tensor_seen key = {.name = expected->name};
-    const struct tensor_seen *t = bsearch(&key, c->seen, c->n, sizeof key, by_name);
+    const struct tensor_seen *t = find(c, expected->name);
     char want[64], is[192];
     if (t)
         c->known[t - c->seen] = true;
@@ -141,14 +146,26 @@ static void expect(struct check *c, const struct model_tensor *expected)
     }
 }
 
-/* The head beside the embedding that it is tied to (who reads them sees that they are the same),
- * and frequencies that old files of Llama carry along. */
-static bool is_left_out(const struct model_config *m, const char *name)
+/* The head may lie beside the embedding that it is tied to; who reads them sees that they are the
+ * same. */
+static void expect_tied_head(struct check *c, const struct model_config *m)
 {
-    static const char frequencies[] = "rotary_emb.inv_freq";
-    size_t n = strlen(name), k = strlen(frequencies);
-    return (m->tie_embeddings && strcmp(name, "lm_head.weight") == 0) ||
-           (n >= k && strcmp(name + n - k, frequencies) == 0);
+    struct model_tensor head = {
+        .name = "lm_head.weight",
+        .dims = 2,
+        .shape = {m->vocab, m->hidden},
+        .added_rows = m->added_vocab,
+    };
+    if (m->tie_embeddings && find(c, head.name))
+        expect(c, &head);
+}
+
+/* Frequencies that old files of Llama carry along. */
+static bool is_left_out(const char *name)
+{
+    static const char ending[] = "rotary_emb.inv_freq";
+    size_t n = strlen(name), k = strlen(ending);
+    return n >= k && strcmp(name + n - k, ending) == 0;
 }
 
 void model_tensors_check(const struct model_config *model, const struct tensor_seen *seen, size_t n,
@@ -168,8 +185,9 @@ void model_tensors_check(const struct model_config *model, const struct tensor_s
     struct model_tensor expected;
     while (model_tensors_next(model, &walk, &expected))
         expect(&c, &expected);
+    expect_tied_head(&c, model);
     for (size_t i = 0; i < n && c.found < TENSORS_MAX_PROBLEMS; i++) {
-        if (c.known[i] || is_left_out(model, seen[i].name))
+        if (c.known[i] || is_left_out(seen[i].name))
             continue;
         c.found++;
         problems_add(problems, pointer,
