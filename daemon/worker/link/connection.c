@@ -56,14 +56,16 @@ static struct err *put_hello(struct connection *c)
     cJSON_AddNumberToObject(hello, "pid", getpid());
     cJSON_AddNumberToObject(hello, "start_time", (double)l->start_time);
     pthread_mutex_lock(&l->mutex);
-    cJSON *last = cJSON_AddNumberToObject(hello, "last_seq", (double)l->journal.last_seq);
+    cJSON_AddNumberToObject(hello, "last_seq", (double)l->journal.last_seq);
     pthread_mutex_unlock(&l->mutex);
-    bool printed = last && cJSON_PrintPreallocated(hello, c->out, LINE_BYTES - 1, false);
+    char *text = json_print(hello);
     cJSON_Delete(hello);
-    if (!printed)
+    if (!text)
         return err_no_memory();
-    c->out_bytes = strlen(c->out);
+    c->out_bytes = strlen(text);
+    memcpy(c->out, text, c->out_bytes);
     c->out[c->out_bytes++] = '\n';
+    free(text);
     return NULL;
 }
 
