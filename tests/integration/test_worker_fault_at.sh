@@ -40,7 +40,8 @@ SH
 broken() {
     echo "---- what failed, $kind at n = $n"
     [ ! -s "$struck" ] || explain "$struck"
-    tail -n 20 "$state"/jobs/"$id"/attempts/*/*.log "$state"/tasks/*/*.log 2>/dev/null | tail -n 40
+    tail -n 20 "$state"/jobs/"$id"/attempts/*/*.log 2>/dev/null | tail -n 60
+    ls -lAR "$state/jobs/$id"
     job "$id" | jq -c '[.state, .reason, .attempts]'
     fail "$kind at n = $n: $*"
 }
@@ -90,9 +91,9 @@ check_trained() {
     get "/v1/jobs/$id/checkpoints" | jq -r '.checkpoints[].step' | sort >"$tmp/steps"
     check "$kind at n = $n: files of checkpoints" "$(ls -A "$state/jobs/$id/checkpoints")" = \
         "$(sed 's/^/step-00000000/' "$tmp/steps")"
-    for step in 2 4; do
-        grep -qx $step "$tmp/steps" || get "/v1/jobs/$id/events" |
-            grep -q "The checkpoint of step $step could not be written: " ||
+    for saved in 2 4; do
+        grep -qx $saved "$tmp/steps" || get "/v1/jobs/$id/events" |
+            grep -q "The checkpoint of step $saved could not be written: " ||
             check "$kind at n = $n: the checkpoint of step $step" "" = "there"
     done
     [ $failures -eq 0 ] || broken "checks failed"
