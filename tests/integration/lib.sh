@@ -16,6 +16,8 @@ tmp=$(mktemp -d "${TMPDIR:-/tmp}/dllmd-test.XXXXXX")
 state=$tmp/state
 DAEMON=
 failures=0
+# Faults are preloaded (tests/support/fault_at.c); the address sanitizer minds.
+export ASAN_OPTIONS="verify_asan_link_order=0:${ASAN_OPTIONS-}"
 # Proxies of the surroundings have no business with loopback.
 unset http_proxy https_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY all_proxy
 

@@ -188,14 +188,14 @@ if [ -n "${DLLMD_TEST_FAULT_AT-}" ]; then
         echo "$kind at n = $n: $deaths ends"
     done
 elif [ "$kind" = memory ]; then
-    all beginning 1 1100 10000
+    all beginning 1 1700 10000
     export FAULT_EACH=2 # otherwise it would be SQLite's for days
-    all life 1 331 1000
+    all life 277 499 1000
 elif [ "$kind" = kill ]; then
-    all beginning 1 7 150
-    all life 3 53 400
+    all beginning 1 13 150
+    all life 3 83 400
 else
-    all beginning 1 31 150
-    all life 5 101 400
+    all beginning 1 37 150
+    all life 5 151 400
 fi
 finish

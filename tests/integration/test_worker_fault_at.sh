@@ -27,13 +27,15 @@ SH
 chmod +x "$tmp/worker"
 worker=$tmp/worker
 
-# doom KIND N
+# doom KIND N STRUCK
 doom() {
+    each=0
+    [ "$1" != memory ] || each=2 # of what the same calls lead to
     cat >"$tmp/fault.new" <<SH
-export FAULT=$1 FAULT_AT=$2 FAULT_EACH=${FAULT_EACH-0} FAULT_STRUCK="$struck" LD_PRELOAD="$fault_at"
+export FAULT=$1 FAULT_AT=$2 FAULT_EACH=$each FAULT_STRUCK="$3" LD_PRELOAD="$fault_at"
 export MALLOC_PERTURB_=165
 SH
-    rm -f "$struck"
+    rm -f "$3"
     mv "$tmp/fault.new" "$tmp/fault"
 }
 
@@ -102,7 +104,7 @@ check_trained() {
 preparation() {
     n=$1
     printf '{"text": "number %s of %s"}\n' "$n" "$kind" >>"$tmp/data/train.jsonl"
-    doom "$kind" "$n"
+    doom "$kind" "$n" "$struck"
     id=$(submit "prepared-$n" "$small | .steps = 1 | .checkpoint.every = 100")
     until_over
     check_ends
@@ -113,7 +115,7 @@ preparation() {
 
 training() {
     n=$1
-    doom "$kind" "$n"
+    doom "$kind" "$n" "$struck"
     id=$(submit "trained-$n" "$small | .parallel.degree = 2")
     until_over
     check_ends
@@ -123,12 +125,12 @@ training() {
 # The first attempt is killed behind its first checkpoint.
 resumption() {
     n=$1
-    FAULT_EACH=0 doom kill "$behind"
+    doom kill "$behind" "$tmp/behind"
     id=$(submit "resumed-$n" "$small")
     while [ -e "$tmp/fault" ]; do
         sleep 0.01
     done
-    doom "$kind" "$n"
+    doom "$kind" "$n" "$struck"
     until_over
     check_ends 1
     check_trained "$curve"
@@ -159,18 +161,18 @@ curve=$(losses)
 # Between the first checkpoint and the second: which operation that is depends on the threads a little.
 kinds=$kind
 kind=kill
-for behind in $(seq 20 3 200); do
+for behind in $(seq 80 3 200); do
     n=$behind
-    doom kill "$behind"
+    doom kill "$behind" "$tmp/behind"
     id=$(submit "behind-$behind" "$small")
     until_over
     [ "$(field "$id" '.attempts[1].start_step')" = 2 ] && break
 done
 kind=$kinds
+echo "$behind operations lead behind the first checkpoint"
 [ "$behind" -lt 200 ] || fail "no operation lies between the checkpoints"
 
 if [ -n "${DLLMD_TEST_FAULT_AT-}" ]; then
-    [ "$kind" != memory ] || export FAULT_EACH=2
     # shellcheck disable=SC2086
     set -- $DLLMD_TEST_FAULT_AT
     scenario=$1
@@ -180,13 +182,12 @@ if [ -n "${DLLMD_TEST_FAULT_AT-}" ]; then
         echo "$kind, $scenario at n = $n: $(jq -c '[.attempts[].reason]' "$tmp/job")"
     done
 elif [ "$kind" = memory ]; then
-    export FAULT_EACH=2
-    all preparation 1 29 100
-    all training 1 97 500
-    all resumption 1 97 500
+    all preparation 1 43 100
+    all training 7 211 500
+    all resumption 3 211 500
 else
-    all preparation 1 7 20
-    all training 1 17 50
-    all resumption 1 17 50
+    all preparation 1 11 20
+    all training 5 61 150
+    all resumption 9 61 100
 fi
 finish
