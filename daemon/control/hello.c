@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/doc.h"
 #include "daemon/base/log.h"
 #include "daemon/control/control.h"
 #include "daemon/control/meeting.h"
@@ -97,15 +98,18 @@ static void welcome(struct member *m)
         cJSON_AddRawToObject(json, "spec", r->spec);
         cJSON_AddStringToObject(json, "artifact", r->artifact);
         const struct config *config = r->control->config;
-        cJSON_AddItemToObject(
+        doc_item(
             json, "roots",
             cJSON_CreateStringArray((const char *const *)config->roots, (int)config->root_count));
-        char *checkpoints = keeper_directory(r->control, r->job);
-        if (checkpoints)
-            cJSON_AddStringToObject(json, "checkpoints", checkpoints);
-        free(checkpoints);
         if (r->resume)
             cJSON_AddStringToObject(json, "resume", r->resume);
+        char *checkpoints = keeper_directory(r->control, r->job);
+        if (!checkpoints) {
+            cJSON_Delete(json);
+            json = NULL; /* the line is closed, and it comes again */
+        }
+        cJSON_AddStringToObject(json, "checkpoints", checkpoints);
+        free(checkpoints);
     }
     line_send(m->line, json);
     if (m->line && r->paused)

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "api/doc.h"
 #include "daemon/base/file.h"
 #include "daemon/base/json.h"
 #include "daemon/base/log.h"
@@ -83,7 +84,7 @@ static cJSON *answer(const struct set *s)
     cJSON_AddStringToObject(json, "key", s->key);
     cJSON *data = cJSON_AddArrayToObject(json, "data");
     for (int i = 0; i < s->run->world; i++)
-        cJSON_AddItemToArray(data, cJSON_CreateString(s->posts[i]));
+        doc_push(data, cJSON_CreateString(s->posts[i]));
     return json;
 }
 

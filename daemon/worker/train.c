@@ -345,7 +345,11 @@ static struct err *record_metrics(struct run *run, const char *kind, int64_t ste
         return err_no_memory();
     }
     cJSON_AddNumberToObject(fields, "step", (double)step);
-    cJSON_AddItemToObject(fields, "metrics", metrics);
+    if (!cJSON_AddItemToObject(fields, "metrics", metrics)) {
+        cJSON_Delete(fields);
+        cJSON_Delete(metrics);
+        return err_no_memory();
+    }
     if (run->rank) {
         cJSON_Delete(fields);
         return NULL;

@@ -11,6 +11,8 @@
  *   silent        begins, but never says `started`
  *   chatty=N      N records a step
  *
+ * It has nothing to save, so after a pause it begins anew.
+ *
  * When another rank fails, a rank whose connection gets `stop` ends as told: status `stopped`.
  * A task prepares an artifact that holds a manifest only, after reading its data; a data file that
  * contains the word POISON makes the task fail.
@@ -220,7 +222,7 @@ static void take(struct worker *w, cJSON *json)
     }
     if (!strcmp(type, "ack")) {
         w->acked = get_int(json, "seq");
-    } else if (!strcmp(type, "stop") && !does(w, "deaf", NULL)) {
+    } else if ((!strcmp(type, "stop") || !strcmp(type, "pause")) && !does(w, "deaf", NULL)) {
         w->stop = true;
     } else if (!strcmp(type, "refused")) {
         char *reason = get_string(json, "reason");
