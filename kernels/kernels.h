@@ -16,8 +16,10 @@
  * K and V can share rows. Every offset is 64-bit. A shape that an operation does not accept is a
  * fault of the caller: an assertion.
  *
- * Arithmetic is in the tensors' dtype with fp32 accumulation (the CPU backend computes in fp32
- * alone); statistics (rstd, log-sum-exp), losses and norms are fp32 whatever the dtype. "+=" in a
+ * Arithmetic is in the tensors' dtype, F32 or BF16, with fp32 accumulation (the CPU backend computes
+ * in fp32 alone); statistics (rstd, log-sum-exp), losses and norms are fp32 whatever the dtype. The
+ * tensors of a call are of one dtype; where they are BF16, what sums over rows may be F32 (c of a
+ * product, dst of scatter_add_rows), and the gradients dw of a norm and dbias are F32. "+=" in a
  * comment means that the operation adds to what is there; everything else is overwritten.
  */
 #ifndef KERNELS_KERNELS_H
@@ -32,7 +34,7 @@
 
 /* Raised whenever a struct or the meaning of a function below changes. A plugin of another number
  * is to be refused by name. */
-#define KERNELS_ABI 1
+#define KERNELS_ABI 2
 
 enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_I32, DTYPE_U8 };
 size_t dtype_size(enum dtype dtype);
@@ -187,9 +189,10 @@ struct kernels {
     /* *out (fp32 [1], device) += sum of x^2 over all elements, accumulated in double or pairwise.
      */
     void (*sum_squares)(struct kernel_queue *q, struct tensor out, struct tensor x);
-    /* One AdamW update of param (fp32 master), m, v by grad, all [n]. */
+    /* One AdamW update of param (fp32 master), m, v by grad, all [n]. copy [n] becomes the new
+     * param in its own dtype; data NULL: there is none. */
     void (*adamw)(struct kernel_queue *q, struct tensor param, struct tensor m, struct tensor v,
-                  struct tensor grad, const struct adamw *options);
+                  struct tensor grad, struct tensor copy, const struct adamw *options);
 
     /* Optional: fused forms of the compositions below; NULL where a backend has none. */
     void (*fused_add_rmsnorm)(struct kernel_queue *q, struct tensor sum, struct tensor y,

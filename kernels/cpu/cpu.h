@@ -135,6 +135,6 @@ void cpu_cross_entropy(struct kernel_queue *q, struct tensor loss, struct tensor
                        struct tensor labels, struct tensor weights);
 void cpu_sum_squares(struct kernel_queue *q, struct tensor out, struct tensor x);
 void cpu_adamw(struct kernel_queue *q, struct tensor param, struct tensor m, struct tensor v,
-               struct tensor grad, const struct adamw *options);
+               struct tensor grad, struct tensor copy, const struct adamw *options);
 
 #endif

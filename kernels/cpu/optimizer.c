@@ -44,7 +44,7 @@ VECTORIZED static void update(float *restrict param, float *restrict m, float *r
 }
 
 void cpu_adamw(struct kernel_queue *q, struct tensor param, struct tensor m, struct tensor v,
-               struct tensor grad, const struct adamw *options)
+               struct tensor grad, struct tensor copy, const struct adamw *options)
 {
     assert_f32(&param, 1);
     assert_f32(&m, 1);
@@ -65,4 +65,6 @@ void cpu_adamw(struct kernel_queue *q, struct tensor param, struct tensor m, str
         .root_v = (float)(1.0 / sqrt(1.0 - pow(options->beta2, t))),
     };
     update(param.data, m.data, v.data, grad.data, param.shape[0], c);
+    if (copy.data)
+        cpu_copy(q, copy, param);
 }

@@ -164,6 +164,8 @@ static void adamw_over_steps(void **state)
                           .beta2 = chance(0.5) ? 0.95f : 0.999f,
                           .eps = 1e-8f,
                           .weight_decay = chance(0.5) ? 0 : uniform(0, 0.3f)};
+        struct tensor half = tensor_1d(take((size_t)n * 2), DTYPE_BF16, DEVICE_CPU, n);
+        struct tensor copy = chance(0.5) ? half : (struct tensor){0};
         double *ep = doubles(n), *em = doubles(n), *ev = doubles(n);
         for (int64_t i = 0; i < n; i++)
             ep[i] = *at(&param, 0, i);
@@ -182,11 +184,16 @@ static void adamw_over_steps(void **state)
                 ep[i] -= (double)o.lr * o.weight_decay * ep[i];
                 ep[i] -= o.lr * mean / (sqrt(square) + o.eps);
             }
-            kernels->adamw(queue, param, m, v, grad, &o);
+            kernels->adamw(queue, param, m, v, grad, copy, &o);
             check_tensor("param", param, ep, 1e-5, 1);
         }
         check_tensor("m", m, em, 1e-5, 0.1);
         check_tensor("v", v, ev, 1e-5, 0.01);
+        if (copy.data) {
+            struct tensor back = poisoned(n, -1, -1);
+            kernels->copy(queue, back, copy);
+            check_tensor("copy", back, ep, 0x1p-8, 1e-5);
+        }
         free_all();
     }
 }

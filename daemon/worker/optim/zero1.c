@@ -125,7 +125,7 @@ static void update_part(struct zero1 *z, const struct parameter *p, const struct
     k->adamw(z->queue, tensor_1d(z->weights + begin, DTYPE_F32, k->device, n),
              tensor_1d(z->m + in_shard, DTYPE_F32, k->device, n),
              tensor_1d(z->v + in_shard, DTYPE_F32, k->device, n),
-             tensor_1d(z->gradients + begin, DTYPE_F32, k->device, n), &o);
+             tensor_1d(z->gradients + begin, DTYPE_F32, k->device, n), (struct tensor){0}, &o);
 }
 
 static void gather_weights(struct zero1 *z)
