@@ -216,23 +216,3 @@ void route_prometheus(struct request *r)
     e->streams = r->api->n_streams;
     request_read(r, read_prometheus);
 }
-
-/* ---- GET / ---- */
-
-void route_index(struct request *r)
-{
-    static const char page[] =
-        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>dllmd</title>\n"
-        "<style>body{font:16px/1.5 system-ui,sans-serif;max-width:40em;margin:3em auto}</style>\n"
-        "<h1>dllmd " DLLMD_VERSION "</h1>\n"
-        "<p>A training service for diffusion language models. This build has no dashboard; the "
-        "API is here:</p>\n<ul>\n"
-        "<li><a href=\"/v1/jobs\">/v1/jobs</a>: jobs; POST a spec to submit one\n"
-        "<li><a href=\"/v1/tasks\">/v1/tasks</a>, <a href=\"/v1/datasets\">/v1/datasets</a>: "
-        "preparation and what it made\n"
-        "<li><a href=\"/v1/nodes\">/v1/nodes</a>: machines and their slots\n"
-        "<li><a href=\"/openapi.json\">/openapi.json</a>: all of it, described\n"
-        "<li><a href=\"/healthz\">/healthz</a>, <a href=\"/readyz\">/readyz</a>, "
-        "<a href=\"/metrics\">/metrics</a>: health and Prometheus\n</ul>\n";
-    request_reply_text(r, 200, "text/html; charset=utf-8", strdup(page));
-}

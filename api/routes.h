@@ -43,6 +43,7 @@ void route_token_revoke(struct request *r);
 void route_healthz(struct request *r);
 void route_readyz(struct request *r);
 void route_prometheus(struct request *r);
+/* page.c */
 void route_index(struct request *r);
 /* openapi.c */
 void route_openapi(struct request *r);

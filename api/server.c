@@ -23,6 +23,7 @@
 #include "api/api.h"
 #include "api/auth.h"
 #include "api/guard.h"
+#include "api/page.h"
 #include "api/patience.h"
 #include "api/request.h"
 #include "api/router.h"
@@ -230,6 +231,8 @@ static bool find_route(struct request *r, const char *method, const char *path)
 {
     struct router_match match;
     router_find(routes, routes_count, method, path, &match);
+    if (!match.path_known)
+        page_find(method, path, &match);
     r->route = match.route;
     r->id = match.id;
     if (match.route) {
