@@ -143,7 +143,8 @@ check "no job" "$(get '/v1/jobs?name=dry' | jq '.jobs | length')" = 0
 check "healthz" "$(get /healthz | jq -r .status)" = ok
 check "prometheus" "$(get /metrics | sed -n 's/^dllmd_jobs{state="cancelled"} //p')" = 4
 check "slots in use" "$(get /metrics | sed -n 's/^dllmd_slots_in_use //p')" = 0
-check "a page" "$(curl -sS -o /dev/null -w '%{content_type}' "$URL/")" = "text/html; charset=utf-8"
+check "a page" "$(curl -sS -o "$tmp/page" -w '%{content_type}' "$URL/")" = "text/html; charset=utf-8"
+check "it is the dashboard, or says that there is none" "$(grep -c -e 'id="app"' -e 'has no dashboard' "$tmp/page")" = 1
 check "HEAD" "$(curl -sS -I "$URL/v1/jobs" | head -n 1 | cut -c10-12)" = 200
 check "the node" "$(get /v1/nodes | jq '.nodes[0].cpu_slots')" = 4
 

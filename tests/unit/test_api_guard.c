@@ -12,6 +12,7 @@
 
 #include "api/auth.h"
 #include "api/guard.h"
+#include "api/page.h"
 #include "api/rate.h"
 #include "api/request.h"
 #include "api/routes.h"
@@ -44,6 +45,24 @@ static void test_hosts(void **state)
     memset(longest, 'a', sizeof longest - 1);
     longest[sizeof longest - 1] = '\0';
     assert_false(guard_host_known(longest, hosts, 1));
+}
+
+static void test_encodings(void **state)
+{
+    (void)state;
+    const char *const taken[] = {
+        "gzip",          "br, gzip", "GZIP;q=0.5",   "identity,gzip;q=1", "*",
+        "br;q=0, *;q=1", " gzip ",   "gzip;q=0.001", "*;q=0, gzip;q=1"};
+    const char *const refused[] = {"",     "identity", "gzipped",       "x-gzip, br",   "gzip;q=0",
+                                   "br,,", "*;q=0",    "gzip;q=0.000",  "gzip; q=0, *", ";",
+                                   ",;q=", "gzip;Q=0", "*, gzip;q=0.0 "};
+    for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++)
+        if (!page_takes_gzip(taken[i]))
+            fail_msg("\"%s\" takes gzip", taken[i]);
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++)
+        if (page_takes_gzip(refused[i]))
+            fail_msg("\"%s\" takes no gzip", refused[i]);
+    assert_false(page_takes_gzip(NULL));
 }
 
 static void test_origins(void **state)
@@ -220,10 +239,15 @@ static void test_tokens(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_hosts),        cmocka_unit_test(test_origins),
-        cmocka_unit_test(test_loopback),     cmocka_unit_test(test_rate),
-        cmocka_unit_test(test_rate_of_many), cmocka_unit_test(test_etags),
-        cmocka_unit_test(test_roles),        cmocka_unit_test(test_routes_ask_for_roles),
+        cmocka_unit_test(test_hosts),
+        cmocka_unit_test(test_encodings),
+        cmocka_unit_test(test_origins),
+        cmocka_unit_test(test_loopback),
+        cmocka_unit_test(test_rate),
+        cmocka_unit_test(test_rate_of_many),
+        cmocka_unit_test(test_etags),
+        cmocka_unit_test(test_roles),
+        cmocka_unit_test(test_routes_ask_for_roles),
         cmocka_unit_test(test_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
