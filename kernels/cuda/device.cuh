@@ -76,7 +76,7 @@ template <> __device__ inline float inverse_for<float>(float x)
 }
 template <> __device__ inline float inverse_for<bf16>(float x)
 {
-    return __frcp_rn(x);
+    return __fdividef(1.0f, x);
 }
 
 /* ---- Rows of a tensor ---- */

@@ -1,12 +1,13 @@
 /* Cross-entropy of rows of logits: loss = log(sum e^logit) - logit[label], and its gradient
  * weight (softmax - [label]) in place of the logits.
  *
- * A block a row. The first walk keeps a running maximum and the sum of exponentials below it; the
- * second, for the gradient, finds the row in the L2 cache for the most part.
+ * A block a row. The first walk keeps a running maximum and the sum of exponentials below it, while
+ * the vectors that come next are on their way; the second, for the gradient, finds much of the row
+ * in the L2 cache. Two blocks share a multiprocessor, so that one reads while the other one meets.
  */
 #include "kernels/cuda/device.cuh"
 
-constexpr int THREADS = 1024;
+constexpr int THREADS = 512;
 constexpr int AHEAD = 4; /* vectors of a thread that are on their way at a time */
 
 /* sum e^(x - top) of what was seen. */
@@ -30,7 +31,7 @@ __device__ static running block_joined(running x, running *shared)
     if (threadIdx.x % WARP == 0)
         shared[threadIdx.x / WARP] = x;
     __syncthreads();
-    x = shared[threadIdx.x % WARP];
+    x = threadIdx.x % WARP < THREADS / WARP ? shared[threadIdx.x % WARP] : running{-INFINITY, 0};
     for (int offset = WARP / 2; offset; offset /= 2)
         x = joined(x, {__shfl_xor_sync(0xffffffff, x.top, offset),
                        __shfl_xor_sync(0xffffffff, x.sum, offset)});
@@ -38,7 +39,7 @@ __device__ static running block_joined(running x, running *shared)
 }
 
 template <class T, int V>
-__global__ void __launch_bounds__(THREADS, 1)
+__global__ void __launch_bounds__(THREADS, 2)
     cross_entropy_kernel(rows_of<T> logits, int64_t m, rows_of<float> loss,
                          rows_of<const int32_t> labels, rows_of<const float> weights,
                          index_fault *fault)
@@ -53,32 +54,39 @@ __global__ void __launch_bounds__(THREADS, 1)
     }
     float at_label = f32(x[label]);
     running all = {-INFINITY, 0};
-    for (int64_t begin = (int64_t)threadIdx.x * V; begin < m;
-         begin += (int64_t)THREADS * V * AHEAD) {
+    const int64_t step = (int64_t)THREADS * V;
+    vec<T, V> next[AHEAD];
+    auto fetch = [&](int64_t from) {
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            if (from + k * step < m)
+                next[k] = load<T, V>(x + from + k * step);
+    };
+    fetch((int64_t)threadIdx.x * V);
+    for (int64_t begin = (int64_t)threadIdx.x * V; begin < m; begin += step * AHEAD) {
         vec<T, V> v[AHEAD];
 #pragma unroll
         for (int k = 0; k < AHEAD; k++)
-            if (begin + (int64_t)k * THREADS * V < m)
-                v[k] = load<T, V>(x + begin + (int64_t)k * THREADS * V);
+            v[k] = next[k];
+        fetch(begin + step * AHEAD);
 #pragma unroll
         for (int k = 0; k < AHEAD; k++) {
-            if (begin + (int64_t)k * THREADS * V >= m)
+            if (begin + k * step >= m)
                 continue;
-            running some = {f32(v[k].x[0]), 0};
+            float top = all.top, sum = 0;
 #pragma unroll
-            for (int j = 1; j < V; j++)
-                some.top = fmaxf(some.top, f32(v[k].x[j]));
-            some.top = fmaxf(some.top, all.top);
-            if (some.top > all.top) {
-                all.sum *= expf(all.top - some.top);
-                all.top = some.top;
+            for (int j = 0; j < V; j++)
+                top = fmaxf(top, f32(v[k].x[j]));
+            if (top > all.top) {
+                all.sum *= expf(all.top - top);
+                all.top = top;
             }
-            if (all.top == -INFINITY)
+            if (top == -INFINITY)
                 continue;
 #pragma unroll
             for (int j = 0; j < V; j++)
-                some.sum += exp_for<T>(f32(v[k].x[j]) - all.top);
-            all.sum += some.sum;
+                sum += exp_for<T>(f32(v[k].x[j]) - top);
+            all.sum += sum;
         }
     }
     all = block_joined(all, shared);
@@ -88,10 +96,9 @@ __global__ void __launch_bounds__(THREADS, 1)
         return;
     float weight = *weights.at(row), factor = weight / all.sum;
     /* Backwards: what was read last is the likeliest to be still near. */
-    int64_t steps = (m + (int64_t)THREADS * V - 1) / ((int64_t)THREADS * V);
 #pragma unroll 4
-    for (int64_t step = steps - 1; step >= 0; step--) {
-        int64_t j = (step * THREADS + threadIdx.x) * V;
+    for (int64_t at = (m + step - 1) / step - 1; at >= 0; at--) {
+        int64_t j = at * step + (int64_t)threadIdx.x * V;
         if (j >= m)
             continue;
         vec<T, V> v = load<T, V>(x + j);

@@ -27,7 +27,7 @@ static struct team team_for(int64_t m, bool wide)
         return {0, BLOCK, 0};
     if (vectors <= WARP * HELD) {
         int lanes = 1;
-        while (lanes < WARP && lanes < vectors)
+        while (lanes < WARP && lanes * HELD < vectors)
             lanes *= 2;
         return {lanes, BLOCK, HELD};
     }
@@ -245,8 +245,15 @@ template <class T, class D, int K> __global__ void backward_kernel(const backwar
     extern __shared__ float sums[]; /* [teams, m] */
     __shared__ float shared[2][WARP];
     const place at(a.lanes);
+    vec<T, WIDE> w[K];
     float dw[K][WIDE] = {};
     int64_t stride = (int64_t)gridDim.x * at.teams;
+#pragma unroll
+    for (int k = 0; k < K; k++) {
+        int64_t j = (int64_t)(at.lane + k * at.width) * WIDE;
+        if (j < a.m)
+            w[k] = load<T, WIDE>(a.w + j);
+    }
     int turn = 0;
     for (int64_t first = (int64_t)blockIdx.x * at.teams; first < a.rows; first += stride) {
         int64_t row = first + at.team;
@@ -271,10 +278,9 @@ template <class T, class D, int K> __global__ void backward_kernel(const backwar
             int64_t j = (int64_t)(at.lane + k * at.width) * WIDE;
             if (!there || j >= a.m)
                 continue;
-            vec<T, WIDE> w = load<T, WIDE>(a.w + j);
 #pragma unroll
             for (int i = 0; i < WIDE; i++)
-                dot += f32(dy[k].x[i]) * f32(w.x[i]) * f32(x[k].x[i]);
+                dot += f32(dy[k].x[i]) * f32(w[k].x[i]) * f32(x[k].x[i]);
         }
         dot = team_sum(dot, a.lanes, shared[turn]);
         turn ^= 1;
@@ -284,12 +290,12 @@ template <class T, class D, int K> __global__ void backward_kernel(const backwar
             int64_t j = (int64_t)(at.lane + k * at.width) * WIDE;
             if (!there || j >= a.m)
                 continue;
-            vec<T, WIDE> w = load<T, WIDE>(a.w + j);
 #pragma unroll
             for (int i = 0; i < WIDE; i++) {
                 float d = f32(dy[k].x[i]), value = f32(x[k].x[i]);
                 dw[k][i] += d * (value * rstd);
-                dx[k].x[i] = rounded<T>(f32(dx[k].x[i]) + rstd * (d * f32(w.x[i]) - value * along));
+                dx[k].x[i] =
+                    rounded<T>(f32(dx[k].x[i]) + rstd * (d * f32(w[k].x[i]) - value * along));
             }
             store(dx_row + j, dx[k]);
         }
@@ -342,33 +348,27 @@ template <class T, class D>
 static void backward(struct kernel_queue *q, backward_arguments<T, D> a, float *dw, bool wide)
 {
     struct team team = team_for(a.m, wide);
+    auto kernel = team.held == HELD ? backward_kernel<T, D, HELD>
+                  : team.held       ? backward_kernel<T, D, MOST_HELD>
+                                    : any_backward_kernel<T, D>;
     int64_t teams = team.lanes ? team.threads / team.lanes : 1;
+    size_t shared = team.held ? (size_t)(teams * a.m) * sizeof(float) : 0;
+    /* As many blocks as run at a time. */
+    int resident = 1;
+    cuda_check(
+        q, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared),
+        "rmsnorm_backward");
+    cuda_check(
+        q, cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, team.threads, shared),
+        "rmsnorm_backward");
     int64_t blocks = (a.rows + teams - 1) / teams;
-    int64_t most = (int64_t)cuda_multiprocessors() * (1024 / team.threads);
+    int64_t most = (int64_t)cuda_multiprocessors() * (resident > 0 ? resident : 1);
     blocks = blocks < most ? blocks : most;
     a.lanes = team.lanes;
     a.part = (float *)cuda_scratch(q, (size_t)(blocks * a.m) * sizeof *a.part);
     if (!a.part)
         return;
-    unsigned grid = (unsigned)blocks;
-    size_t shared = (size_t)(teams * a.m) * sizeof(float);
-    if (team.held == HELD) {
-        auto kernel = backward_kernel<T, D, HELD>;
-        cuda_check(
-            q,
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared),
-            "rmsnorm_backward");
-        kernel<<<grid, team.threads, shared, q->stream>>>(a);
-    } else if (team.held) {
-        auto kernel = backward_kernel<T, D, MOST_HELD>;
-        cuda_check(
-            q,
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared),
-            "rmsnorm_backward");
-        kernel<<<grid, team.threads, shared, q->stream>>>(a);
-    } else {
-        any_backward_kernel<T, D><<<grid, team.threads, 0, q->stream>>>(a);
-    }
+    kernel<<<(unsigned)blocks, team.threads, shared, q->stream>>>(a);
     cuda_check(q, cudaGetLastError(), "rmsnorm_backward");
     add_partial_sums(q, dw, a.part, blocks, a.m, "rmsnorm_backward");
 }

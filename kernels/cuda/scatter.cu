@@ -11,6 +11,7 @@
 #include "kernels/cuda/device.cuh"
 
 #define PIECE 64
+#define AHEAD 8 /* rows of a piece that are on their way at a time */
 
 struct sorted {
     const uint32_t *row;    /* ascending; `none` and above: to be skipped */
@@ -61,30 +62,47 @@ template <class D, class S, int V>
 __global__ void pieces_kernel(rows_of<D> dst, rows_of<const S> src, sorted list, int64_t parts,
                               int64_t m, float *head, float *tail)
 {
+    __shared__ uint32_t rows[PIECE], sources[PIECE];
     int64_t column = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * V, piece = blockIdx.x;
-    int64_t begin = piece * PIECE, end = begin + PIECE < list.n ? begin + PIECE : list.n;
+    int64_t begin = piece * PIECE;
+    int n = begin + PIECE < list.n ? PIECE : (int)(list.n - begin);
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        rows[i] = list.row[begin + i];
+        sources[i] = list.source[begin + i];
+    }
+    __syncthreads();
     if (column >= m)
         return;
     int64_t part = column / (m / parts), within = column - part * (m / parts);
-    bool from_before = list.same(begin - 1, begin);
+    bool from_before = list.same(begin - 1, begin), goes_on = list.same(begin + n - 1, begin + n);
     float sum[V] = {};
-    for (int64_t i = begin; i < end && list.row[i] < list.none; i++) {
-        vec<S, V> x = load<S, V>(src.at(list.source[i] * parts + part) + within);
+    for (int at = 0; at < n; at += AHEAD) {
+        vec<S, V> x[AHEAD];
 #pragma unroll
-        for (int j = 0; j < V; j++)
-            sum[j] += f32(x.x[j]);
-        if (i + 1 < end && list.same(i, i + 1))
-            continue;
-        if (from_before)
-            put<V>(head + piece * m + column, sum);
-        else if (list.same(i, i + 1))
-            put<V>(tail + piece * m + column, sum);
-        else
-            add_to<D, V>(dst.at(list.row[i] * parts + part) + within, sum);
-        from_before = false;
+        for (int k = 0; k < AHEAD; k++)
+            if (at + k < n && rows[at + k] < list.none)
+                x[k] = load<S, V>(src.at(sources[at + k] * parts + part) + within);
 #pragma unroll
-        for (int j = 0; j < V; j++)
-            sum[j] = 0;
+        for (int k = 0; k < AHEAD; k++) {
+            int i = at + k;
+            if (i >= n || rows[i] >= list.none)
+                return;
+#pragma unroll
+            for (int j = 0; j < V; j++)
+                sum[j] += f32(x[k].x[j]);
+            if (i + 1 < n && rows[i] == rows[i + 1])
+                continue;
+            if (from_before)
+                put<V>(head + piece * m + column, sum);
+            else if (i + 1 == n && goes_on)
+                put<V>(tail + piece * m + column, sum);
+            else
+                add_to<D, V>(dst.at(rows[i] * parts + part) + within, sum);
+            from_before = false;
+#pragma unroll
+            for (int j = 0; j < V; j++)
+                sum[j] = 0;
+        }
     }
 }
 
@@ -99,20 +117,30 @@ __global__ void borders_kernel(rows_of<D> dst, sorted list, int64_t parts, int64
         return;
     if (list.same(begin - 1, end)) /* it began before */
         return;
+    /* The last piece that begins with the run: by halving, since it may be far. */
+    uint32_t row = list.row[end];
+    int64_t last = piece + 1, beyond = (list.n + PIECE - 1) / PIECE;
+    while (beyond - last > 1) {
+        int64_t middle = last + (beyond - last) / 2;
+        if (list.row[middle * PIECE] == row)
+            last = middle;
+        else
+            beyond = middle;
+    }
     int64_t part = column / (m / parts), within = column - part * (m / parts);
     float sum[V];
     vec<float, V> x = load<float, V>(tail + piece * m + column);
 #pragma unroll
     for (int j = 0; j < V; j++)
         sum[j] = x.x[j];
-#pragma unroll 4
-    for (int64_t at = end; list.same(end, at); at += PIECE) {
-        x = load<float, V>(head + at / PIECE * m + column);
+#pragma unroll 8
+    for (int64_t at = piece + 1; at <= last; at++) {
+        x = load<float, V>(head + at * m + column);
 #pragma unroll
         for (int j = 0; j < V; j++)
             sum[j] += x.x[j];
     }
-    add_to<D, V>(dst.at(list.row[end] * parts + part) + within, sum);
+    add_to<D, V>(dst.at((int64_t)row * parts + part) + within, sum);
 }
 
 /* Scratch memory in its parts. */

@@ -100,9 +100,14 @@ static void convert(void *to, enum dtype to_dtype, const void *from, enum dtype 
               tensor_1d((void *)from, from_dtype, DEVICE_CPU, n));
 }
 
-static void put(void *image, enum dtype dtype, int64_t at, float value)
+/* n times the GAP. */
+static void fill_gap(void *image, enum dtype dtype, int64_t n)
 {
-    convert((char *)image + (size_t)at * dtype_size(dtype), dtype, &value, DTYPE_F32, 1);
+    float *gaps = take((size_t)n * sizeof *gaps);
+    for (int64_t i = 0; i < n; i++)
+        gaps[i] = GAP;
+    convert(image, dtype, gaps, DTYPE_F32, n);
+    free(gaps);
 }
 
 /* Rows that follow each other, rows apart by a multiple of 8 elements, or by any number. */
@@ -134,8 +139,7 @@ struct both both_make(enum dtype dtype, int64_t n, int64_t m, int64_t k, float l
     char *packed = take((size_t)count * size), *image = take(bytes);
     convert(packed, dtype, values, DTYPE_F32, count);
     convert(values, DTYPE_F32, packed, dtype, count);
-    for (int64_t i = 0; i < b.offset + b.span; i++)
-        put(image, dtype, i, GAP);
+    fill_gap(image, dtype, b.offset + b.span);
     for (int64_t i = 0; i < rows; i++)
         memcpy(image + (size_t)(b.offset + row_at(&b.gpu, i)) * size,
                packed + (size_t)(i * columns) * size, (size_t)columns * size);
@@ -193,8 +197,8 @@ float *both_download(const struct both *b, const char *what)
     gpu->download(gpu_queue, image, b->block, bytes);
     must(gpu->queue_wait(gpu_queue));
     convert(all, DTYPE_F32, image, t->dtype, n);
-    float gap, given = GAP;
-    put(&gap, t->dtype, 0, given);
+    float gap, given;
+    fill_gap(&gap, t->dtype, 1);
     convert(&given, DTYPE_F32, &gap, t->dtype, 1);
     int64_t next = 0;
     for (int64_t i = 0; i < rows && columns; i++) {
