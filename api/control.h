@@ -12,8 +12,9 @@
 
 /* Gauges and counters for Prometheus. */
 struct api_counters {
-    double started_s; /* start of this daemon, seconds since 1970 */
-    int64_t slots_in_use;
+    double started_s;     /* start of this daemon, seconds since 1970 */
+    int64_t slots_in_use; /* on CPUs */
+    int64_t gpus_in_use;
     int64_t workers;           /* processes alive: ranks */
     int64_t tasks;             /* processes alive: tasks */
     int64_t workers_connected; /* of both, those that hold a connection */

@@ -199,8 +199,15 @@ static const struct member node[] = {
     {"cpu_slots", "int", NULL, false},
     {"gpu_slots", "int", NULL, false},
     {"resources", "object", NULL, false},
+    {"load", "Load", "Of the node that is asked: what it does now.", true},
     {"registered_at", "time", NULL, false},
     {"seen_at", "time", NULL, false},
+    {0},
+};
+static const struct member load[] = {
+    {"cpu_slots_in_use", "int", NULL, false},
+    {"gpu_slots_in_use", "int", NULL, false},
+    {"started_at", "time", "When its daemon started.", false},
     {0},
 };
 static const struct member nodes[] = {{"nodes", "[Node]", NULL, false}, {0}};
@@ -322,6 +329,7 @@ static const struct {
     {"JobPage", job_page},
     {"JobSummary", job_summary},
     {"Latest", latest},
+    {"Load", load},
     {"Log", log_of_rank},
     {"Logs", logs},
     {"Metrics", metrics},

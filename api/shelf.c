@@ -92,22 +92,43 @@ void route_task(struct request *r)
         request_read(r, read_task);
 }
 
+static cJSON *present_load(const struct api_counters *c)
+{
+    cJSON *json = cJSON_CreateObject();
+    doc_integer(json, "cpu_slots_in_use", c->slots_in_use);
+    doc_integer(json, "gpu_slots_in_use", c->gpus_in_use);
+    doc_time(json, "started_at", c->started_s);
+    return json;
+}
+
 static struct err *read_nodes(struct store_tx *tx, struct request *r)
 {
     struct store_nodes nodes;
     TRY(store_nodes_list(tx, &nodes));
     cJSON *json = cJSON_CreateObject();
     cJSON *items = doc_item(json, "nodes", cJSON_CreateArray());
-    for (size_t i = 0; i < nodes.count; i++)
-        doc_push(items, present_node(&nodes.items[i]));
+    for (size_t i = 0; i < nodes.count; i++) {
+        cJSON *item = doc_push(items, present_node(&nodes.items[i]));
+        if (!nodes.items[i].address) /* this node */
+            doc_item(item, "load", present_load(r->state));
+    }
     request_reply_json(r, 200, json);
     return NULL;
 }
 
 void route_nodes(struct request *r)
 {
-    if (request_query(r, NULL, 0))
-        request_read(r, read_nodes);
+    if (!request_query(r, NULL, 0))
+        return;
+    struct api_counters *c = calloc(1, sizeof *c);
+    if (!c) {
+        request_reply_err(r, err_no_memory());
+        return;
+    }
+    r->state = c;
+    r->free_state = free;
+    r->control->counters(r->control->user, c);
+    request_read(r, read_nodes);
 }
 
 static struct err *read_checkpoints(struct store_tx *tx, struct request *r)

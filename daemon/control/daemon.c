@@ -176,7 +176,7 @@ static void count(void *user, struct api_counters *out)
     for (const struct run *r = c->runs; r; r = r->next) {
         int alive = run_slots(r);
         *(r->is_task ? &out->tasks : &out->workers) += alive;
-        out->slots_in_use += r->gpu < 0 ? alive : 0;
+        *(r->gpu < 0 ? &out->slots_in_use : &out->gpus_in_use) += alive;
         for (int i = 0; i < r->world; i++)
             out->workers_connected += r->members[i].line != NULL;
     }

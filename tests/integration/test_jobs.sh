@@ -146,6 +146,8 @@ check "slots in use" "$(get /metrics | sed -n 's/^dllmd_slots_in_use //p')" = 0
 check "a page" "$(curl -sS -o "$tmp/page" -w '%{content_type}' "$URL/")" = "text/html; charset=utf-8"
 check "it is the dashboard, or says that there is none" "$(grep -c -e 'id="app"' -e 'has no dashboard' "$tmp/page")" = 1
 check "HEAD" "$(curl -sS -I "$URL/v1/jobs" | head -n 1 | cut -c10-12)" = 200
+check "the node's load" "$(get /v1/nodes | jq -c '.nodes[0].load | [.cpu_slots_in_use, .gpu_slots_in_use]')" = \
+    '[0,0]'
 check "the node" "$(get /v1/nodes | jq '.nodes[0].cpu_slots')" = 4
 
 finish
