@@ -16,11 +16,12 @@
  * K and V can share rows. Every offset is 64-bit. A shape that an operation does not accept is a
  * fault of the caller: an assertion.
  *
- * Arithmetic is in the tensors' dtype, F32 or BF16, with fp32 accumulation (the CPU backend computes
- * in fp32 alone); statistics (rstd, log-sum-exp), losses and norms are fp32 whatever the dtype. The
- * tensors of a call are of one dtype; where they are BF16, what sums over rows may be F32 (c of a
- * product, dst of scatter_add_rows), and the gradients dw of a norm and dbias are F32. "+=" in a
- * comment means that the operation adds to what is there; everything else is overwritten.
+ * Arithmetic is in the tensors' dtype, F32 or BF16, with fp32 accumulation (the CPU backend
+ * computes in fp32 alone); statistics (rstd, log-sum-exp), losses and norms are fp32 whatever the
+ * dtype. The tensors of a call are of one dtype; where they are BF16, what sums over rows may be
+ * F32 (c of a product, dst of scatter_add_rows), the gradients that attention adds to and dy of a
+ * norm's backward may be too, and dw of a norm and dbias are. "+=" in a comment means that the
+ * operation adds to what is there; everything else is overwritten.
  */
 #ifndef KERNELS_KERNELS_H
 #define KERNELS_KERNELS_H

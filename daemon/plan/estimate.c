@@ -11,9 +11,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* Rows of logits that exist at a time, as in the worker. */
-#define LOGIT_ROWS 512
-
 static void add(size_t *bytes, int64_t a, int64_t b, int64_t c)
 {
     size_t product;
@@ -29,15 +26,12 @@ static void add_wire(int64_t *bytes, int64_t a, int64_t b, int64_t c)
     *bytes = sum > INT64_MAX ? INT64_MAX : (int64_t)sum;
 }
 
-static int64_t micro_batches(const struct job_spec *spec)
-{
-    return spec->batch.sequences / spec->parallel.data / spec->batch.micro_sequences;
-}
+/* Of gradients: those of weights, and those of keys and values on their way between ranks. */
+#define GRADIENT_BYTES 4
 
-/* Gradients accumulate in fp32 where a rank has more than one micro-batch. */
-static int64_t gradient_bytes(const struct job_spec *spec, int64_t dtype_bytes)
+int64_t plan_logit_rows(size_t dtype_bytes)
 {
-    return micro_batches(spec) > 1 ? 4 : dtype_bytes;
+    return dtype_bytes < 4 ? 4096 : 512;
 }
 
 static int64_t shard(const struct job_spec *spec, int64_t world)
@@ -52,13 +46,13 @@ static void estimate_parameters(const struct job_spec *spec, int64_t world, int6
 {
     int64_t p = model_parameters(&spec->model.config), s = shard(spec, world);
     add(&out->weights_bytes, p, dtype_bytes, 1);
-    add(&out->gradients_bytes, p, gradient_bytes(spec, dtype_bytes), 1);
+    add(&out->gradients_bytes, p, GRADIENT_BYTES, 1);
     add(&out->optimizer_bytes, s, 2 * 4, 1); /* two moments, fp32 */
     if (dtype_bytes < 4)
         add(&out->optimizer_bytes, s, 4, 1);  /* master weights */
     add(&out->checkpoint_bytes, s, 3 * 4, 1); /* a snapshot of weights and moments on the host */
     if (world > 1)                            /* the reduce-scatter's scratch */
-        add(&out->optimizer_bytes, s, world, gradient_bytes(spec, dtype_bytes));
+        add(&out->optimizer_bytes, s, world, GRADIENT_BYTES);
 }
 
 static void estimate_activations(const struct job_spec *spec, const struct plan_capacity *capacity,
@@ -78,19 +72,24 @@ static void estimate_activations(const struct job_spec *spec, const struct plan_
     add(&out->activations_bytes, n * sets, statistics, 4);
     /* Inputs of the layers and of the final norm. */
     add(&out->activations_bytes, n * (m->layers + 1), h, dtype_bytes);
-    /* Backward: the gradient of each part of the set once; the attention's delta, fp32. */
-    add(&out->activations_bytes, n, set, dtype_bytes);
+    /* Backward: the gradient of each part of the set once, those of q, k and v behind norm and RoPE
+     * in fp32; the attention's delta, fp32. */
+    add(&out->activations_bytes, n, set - (q + 2 * kv), dtype_bytes);
+    add(&out->activations_bytes, n, q + 2 * kv, GRADIENT_BYTES);
     add(&out->activations_bytes, n, m->heads, 4);
 
     /* Keys and values as they came, packed to go, their gradients, the scratch of their sum. */
-    add(&out->exchange_bytes, capacity->buffer_rows * (sets + 1), 2 * kv, dtype_bytes);
+    add(&out->exchange_bytes, capacity->buffer_rows * sets, 2 * kv, dtype_bytes);
     add(&out->exchange_bytes, capacity->send_rows, 2 * kv, dtype_bytes);
-    add(&out->exchange_bytes, capacity->buffer_rows, 2 * kv, 4);
+    add(&out->exchange_bytes, capacity->buffer_rows * 2, 2 * kv, GRADIENT_BYTES);
+    if (dtype_bytes < GRADIENT_BYTES) /* gradients that came, which fit where keys went otherwise */
+        add(&out->exchange_bytes, capacity->send_rows, 2 * kv, GRADIENT_BYTES);
 
     /* The rows that carry loss before and behind the final norm, and both gradients; logits. */
     int64_t loss_rows = capacity->loss_rows;
     add(&out->loss_bytes, loss_rows, 4 * h, dtype_bytes);
-    add(&out->loss_bytes, loss_rows < LOGIT_ROWS ? loss_rows : LOGIT_ROWS, m->vocab, dtype_bytes);
+    int64_t logit_rows = plan_logit_rows((size_t)dtype_bytes);
+    add(&out->loss_bytes, loss_rows < logit_rows ? loss_rows : logit_rows, m->vocab, dtype_bytes);
 }
 
 static struct plan_shape shape_as(const struct job_spec *spec, enum parallel_mode mode, int degree)
@@ -150,7 +149,7 @@ static struct err *estimate_kind(const struct subject *s, const struct plan_docu
 {
     const struct model_config *m = &s->spec->model.config;
     const struct plan_group *group = &s->group;
-    int64_t row_bytes = 2 * m->kv_heads * m->head_dim * s->dtype_bytes; /* keys and values */
+    int64_t row = 2 * m->kv_heads * m->head_dim; /* keys and values */
     struct plan_needs needs;
     struct err *e = plan_needs_create(&s->shape, group, documents, n_documents, window, &needs);
     for (int i = 0; i < s->count && !e; i++) {
@@ -158,9 +157,9 @@ static struct err *estimate_kind(const struct subject *s, const struct plan_docu
         struct plan_kind kind = {0};
         e = plan_exchange_create(&s->shape, rank, group, &needs, window, &kind);
         if (!e) {
-            add_wire(&out[i].attention_wire_bytes, kind.wire_rows, row_bytes, passes[0]);
+            add_wire(&out[i].attention_wire_bytes, kind.wire_rows, row * s->dtype_bytes, passes[0]);
             add_wire(&out[i].attention_wire_bytes, gradient_rows(&kind, rank, s->shape.degree),
-                     row_bytes, passes[1]);
+                     row * GRADIENT_BYTES, passes[1]);
             int64_t pairs =
                 plan_runs_pairs(&s->shape, group->runs + run, group->first[rank + 1] - run,
                                 documents, n_documents, window);
@@ -270,7 +269,7 @@ static struct err *estimate_ranks(const struct job_spec *spec, enum parallel_mod
     int64_t world = (int64_t)degree * spec->parallel.data;
     for (int i = 0; i < count && !e; i++)
         add_wire(&out[i].step_wire_bytes, world - 1, shard(spec, world),
-                 gradient_bytes(spec, s.dtype_bytes) + s.dtype_bytes);
+                 GRADIENT_BYTES + s.dtype_bytes);
     return e;
 }
 

@@ -144,6 +144,10 @@ struct err *plan_capacity(const struct plan_shape *shape, int rank, const int64_
 
 /* ---- Estimates for the dry run and for placement ---- */
 
+/* Rows of logits that a rank has in memory at a time, by the bytes of an activation: more on a GPU,
+ * where each chunk of them adds once to the gradient of the whole head. */
+int64_t plan_logit_rows(size_t dtype_bytes);
+
 struct plan_estimate {
     /* bytes a rank */
     size_t weights_bytes, gradients_bytes, optimizer_bytes, activations_bytes, exchange_bytes,

@@ -15,7 +15,8 @@ struct engine {
     int64_t windows[MODEL_MAX_LAYERS];
     int n_windows;
     int64_t flat_count;
-    float *weights, *gradients; /* device, [flat_count] */
+    void *weights;    /* device, [flat_count] of options.dtype */
+    float *gradients; /* device, [flat_count] */
     struct kernel_queue *queue;
     struct decoder *decoder;
     struct zero1 *zero1;
@@ -40,9 +41,9 @@ static struct plan_shape shape_of(const struct engine *e, const struct objective
     };
 }
 
-static size_t flat_bytes(const struct engine *e)
+static size_t flat_bytes(const struct engine *e, enum dtype dtype)
 {
-    return (size_t)e->flat_count * sizeof(float);
+    return (size_t)e->flat_count * dtype_size(dtype);
 }
 
 static void at_least(int64_t *most, int64_t value)
@@ -77,13 +78,13 @@ static struct err *init(struct engine *e)
     TRY(find_capacity(e));
     e->flat_count = zero1_flat_count(&e->parameters, comm_world(o->world));
     TRY(k->queue_create(&e->queue));
-    TRY(k->alloc(flat_bytes(e), (void **)&e->weights));
-    TRY(k->alloc(flat_bytes(e), (void **)&e->gradients));
-    k->fill_zero(e->queue, e->weights, flat_bytes(e));
-    k->fill_zero(e->queue, e->gradients, flat_bytes(e));
-    TRY(decoder_create(k, o->group, &e->parameters, e->weights, e->gradients, &e->capacity,
-                       o->recompute, &e->decoder));
-    TRY(zero1_create(k, o->world, &e->parameters, e->weights, e->gradients, &e->zero1));
+    TRY(k->alloc(flat_bytes(e, o->dtype), &e->weights));
+    TRY(k->alloc(flat_bytes(e, DTYPE_F32), (void **)&e->gradients));
+    k->fill_zero(e->queue, e->weights, flat_bytes(e, o->dtype));
+    k->fill_zero(e->queue, e->gradients, flat_bytes(e, DTYPE_F32));
+    TRY(decoder_create(k, o->group, &e->parameters, o->dtype, e->weights, e->gradients,
+                       &e->capacity, o->recompute, &e->decoder));
+    TRY(zero1_create(k, o->world, &e->parameters, e->weights, o->dtype, e->gradients, &e->zero1));
     size_t rows = (size_t)e->capacity.rows + 1;
     e->row_ids = malloc(rows * sizeof *e->row_ids);
     e->loss_rows = malloc(rows * sizeof *e->loss_rows);
@@ -130,7 +131,8 @@ void engine_destroy(struct engine *e)
 
 size_t engine_memory_bytes(const struct engine *e)
 {
-    return 2 * flat_bytes(e) + decoder_memory_bytes(e->decoder) + zero1_memory_bytes(e->zero1);
+    return flat_bytes(e, e->options.dtype) + flat_bytes(e, DTYPE_F32) +
+           decoder_memory_bytes(e->decoder) + zero1_memory_bytes(e->zero1);
 }
 
 const struct parameters *engine_parameters(const struct engine *e)
@@ -161,7 +163,7 @@ static struct err *set_weights(struct engine *e, weights_source fetch, const voi
         error = fetch(&e->parameters, begin + at, n, source, host);
         if (error)
             break;
-        k->upload(e->queue, e->weights + begin + at, host, (size_t)n * sizeof *host);
+        k->upload(e->queue, zero1_master(e->zero1) + at, host, (size_t)n * sizeof *host);
         error = k->queue_wait(e->queue);
     }
     k->host_release(host);
@@ -215,7 +217,7 @@ struct err *engine_load_state(struct engine *e, const float *weights, const floa
 
 void engine_zero_gradients(struct engine *e)
 {
-    e->options.kernels->fill_zero(e->queue, e->gradients, flat_bytes(e));
+    e->options.kernels->fill_zero(e->queue, e->gradients, flat_bytes(e, DTYPE_F32));
 }
 
 static struct err *run(struct engine *e, const struct batch *batch,
@@ -297,7 +299,11 @@ static struct err *to_host(struct engine *e, const float *device, float *host)
 
 struct err *engine_weights(struct engine *e, float *host)
 {
-    return to_host(e, e->weights, host);
+    enum device device = e->options.kernels->device;
+    e->options.kernels->copy(e->queue,
+                             tensor_1d(e->gradients, DTYPE_F32, device, e->parameters.count),
+                             tensor_1d(e->weights, e->options.dtype, device, e->parameters.count));
+    return to_host(e, e->gradients, host);
 }
 
 struct err *engine_gradients(struct engine *e, double denominator, float *host)

@@ -27,6 +27,9 @@ struct engine_options {
     struct objective_spec objective;
     enum parallel_mode mode;
     enum recompute recompute;
+    /* Of activations and of the weights to compute with: F32, or BF16 where the backend has it.
+     * Master weights, moments and gradients of weights are fp32. */
+    enum dtype dtype;
     /* Lengths that micro-batches will have, training's and evaluation's: they size all memory. */
     int64_t lengths[2];
 };
@@ -74,7 +77,7 @@ struct err *engine_update(struct engine *e, double denominator, const struct ada
                           float max_grad_norm, double *grad_norm);
 
 /* For comparisons. Host copies [engine_parameters()->count]: weights, and the gradient summed over
- * all ranks and divided by the denominator (uses the gradients up; all ranks call it). */
+ * all ranks and divided by the denominator (all ranks call it). Both use the gradients up. */
 struct err *engine_weights(struct engine *e, float *host);
 struct err *engine_gradients(struct engine *e, double denominator, float *host);
 

@@ -70,6 +70,8 @@ static struct err *reduce_scatter(struct comm *c, struct kernel_queue *q, const 
 {
     (void)q;
     size_t bytes = count * sizeof *send;
+    if (c->world == 1 && recv == send) /* the sum is there, whatever memory it is in */
+        return NULL;
     for (int r = 0; r < c->world; r++)
         host(c)->transfers[r] = (struct gloo_transfer){
             .send = send + (size_t)r * count,

@@ -13,6 +13,7 @@ struct decoder {
     const struct kernels *kernels;
     const struct parameters *parameters;
     const struct model_config *model;
+    enum dtype dtype; /* of weights and activations */
     struct comm *group;
     struct kernel_queue *queue;
     struct exchange exchange;
@@ -45,8 +46,8 @@ static struct err *take_memory(struct decoder *d, const struct plan_capacity *ca
         }
         float *inv_freq = arena_take(&arena, (size_t)half * sizeof(float));
         d->inv_freq = tensor_1d(inv_freq, DTYPE_F32, k->device, half);
-        TRY(workspace_create(&arena, d->model, capacity, DTYPE_F32, k->device, d->training,
-                             keep_all, &d->workspace));
+        TRY(workspace_create(&arena, d->model, capacity, d->dtype, k->device, d->training, keep_all,
+                             &d->workspace));
     }
     return NULL;
 }
@@ -64,7 +65,7 @@ static struct err *upload_frequencies(struct decoder *d)
     return e;
 }
 
-static struct err *init(struct decoder *d, void *weights, void *gradients,
+static struct err *init(struct decoder *d, void *weights, float *gradients,
                         const struct plan_capacity *capacity, enum recompute recompute)
 {
     enum device device = d->kernels->device;
@@ -76,10 +77,10 @@ static struct err *init(struct decoder *d, void *weights, void *gradients,
         return err_no_memory();
     int64_t windows[MODEL_MAX_LAYERS];
     plan_windows(d->model, windows, d->kind_of_layer);
-    d->weights = parameters_model(d->parameters, weights, DTYPE_F32, device);
+    d->weights = parameters_model(d->parameters, weights, d->dtype, device);
     for (size_t i = 0; i < layers; i++)
         d->layer_weights[i] =
-            parameters_layer(d->parameters, (int64_t)i, weights, DTYPE_F32, device);
+            parameters_layer(d->parameters, (int64_t)i, weights, d->dtype, device);
     if (d->training) {
         d->gradients = parameters_model(d->parameters, gradients, DTYPE_F32, device);
         for (size_t i = 0; i < layers; i++)
@@ -93,9 +94,9 @@ static struct err *init(struct decoder *d, void *weights, void *gradients,
 }
 
 struct err *decoder_create(const struct kernels *kernels, struct comm *group,
-                           const struct parameters *parameters, void *weights, void *gradients,
-                           const struct plan_capacity *capacity, enum recompute recompute,
-                           struct decoder **out)
+                           const struct parameters *parameters, enum dtype dtype, void *weights,
+                           float *gradients, const struct plan_capacity *capacity,
+                           enum recompute recompute, struct decoder **out)
 {
     struct decoder *d = calloc(1, sizeof *d);
     if (!d)
@@ -103,6 +104,7 @@ struct err *decoder_create(const struct kernels *kernels, struct comm *group,
     d->kernels = kernels;
     d->group = group;
     d->parameters = parameters;
+    d->dtype = dtype;
     d->model = &parameters->config;
     d->training = gradients != NULL;
     struct err *e = init(d, weights, gradients, capacity, recompute);
@@ -178,26 +180,36 @@ static void run_layer(struct decoder *d, const struct layer_pass *pass,
     layer_forward(pass, kind, &d->layer_weights[layer], &a, &s, input_of(d, layout, layer), y);
 }
 
-static void forward(struct decoder *d, const struct plan_layout *layout, const int32_t *row_ids)
+/* Everything that a pass reads of the host's, before its first operation: a device may have to
+ * catch up with its queue for an upload. */
+static void upload_pass(struct decoder *d, const struct plan_layout *layout, const int32_t *row_ids,
+                        const struct decoder_loss *loss)
 {
     const struct kernels *k = d->kernels;
+    const struct workspace *w = &d->workspace;
+    size_t n = (size_t)layout->n_rows, m = (size_t)loss->n;
+    k->upload(d->queue, w->row_ids.data, row_ids, n * sizeof *row_ids);
+    k->upload(d->queue, w->row_positions.data, layout->rope, n * sizeof *layout->rope);
+    k->upload(d->queue, w->loss_rows.data, loss->rows, m * sizeof *loss->rows);
+    k->upload(d->queue, w->loss_labels.data, loss->labels, m * sizeof *loss->labels);
+    k->upload(d->queue, w->loss_weights.data, loss->weights, m * sizeof *loss->weights);
+}
+
+static void forward(struct decoder *d, const struct plan_layout *layout)
+{
     struct layer_pass pass = begin_pass(d, layout);
     struct tensor ids = tensor_rows(d->workspace.row_ids, 0, layout->n_rows);
-    size_t bytes = (size_t)layout->n_rows * sizeof(int32_t);
-    k->upload(d->queue, ids.data, row_ids, bytes);
-    k->upload(d->queue, pass.positions.data, layout->rope, bytes);
-    k->gather_rows(d->queue, input_of(d, layout, 0), d->weights.embedding, ids);
+    d->kernels->gather_rows(d->queue, input_of(d, layout, 0), d->weights.embedding, ids);
     for (int64_t layer = 0; layer < d->model->layers; layer++)
         run_layer(d, &pass, layout, layer, input_of(d, layout, layer + 1));
 }
 
-/* The loss of the rows that carry it and, for a backward, d_residual. */
-static void head(struct decoder *d, const struct plan_layout *layout,
-                 const struct decoder_loss *loss, bool backward, float *losses)
+/* The loss of the m rows that carry it and, for a backward, d_residual. */
+static void head(struct decoder *d, const struct plan_layout *layout, int64_t m, bool backward,
+                 float *losses)
 {
     const struct kernels *k = d->kernels;
     struct workspace *w = &d->workspace;
-    int64_t m = loss->n;
     struct tensor rows = tensor_rows(w->loss_rows, 0, m);
     struct tensor hidden = tensor_rows(w->loss_hidden, 0, m);
     struct tensor normed = tensor_rows(w->loss_normed, 0, m);
@@ -209,13 +221,10 @@ static void head(struct decoder *d, const struct plan_layout *layout,
         .loss = tensor_rows(w->losses, 0, m),
         .logits = w->logits,
     };
-    k->upload(d->queue, rows.data, loss->rows, (size_t)m * sizeof *loss->rows);
-    k->upload(d->queue, p.labels.data, loss->labels, (size_t)m * sizeof *loss->labels);
     k->gather_rows(d->queue, hidden, input_of(d, layout, d->model->layers), rows);
     k->rmsnorm_forward(d->queue, normed, rstd, hidden, d->weights.norm, d->model->rms_norm_eps);
     if (backward) {
         p.weights = tensor_rows(w->loss_weights, 0, m);
-        k->upload(d->queue, p.weights.data, loss->weights, (size_t)m * sizeof *loss->weights);
         p.dh = tensor_rows(w->d_loss_normed, 0, m);
         p.dw = d->gradients.lm_head;
     }
@@ -279,8 +288,9 @@ struct err *decoder_pass(struct decoder *d, const struct plan_layout *layout,
             return err_no_memory();
     }
     double began = clock_s();
-    forward(d, layout, row_ids);
-    head(d, layout, loss, with_backward, losses);
+    upload_pass(d, layout, row_ids, loss);
+    forward(d, layout);
+    head(d, layout, loss->n, with_backward, losses);
     struct err *e = wait(d);
     d->times.forward_s += clock_s() - began;
     for (int64_t i = 0; !e && i < loss->n; i++)

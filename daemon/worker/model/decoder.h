@@ -21,13 +21,13 @@ struct decoder_loss {
     const float *weights;
 };
 
-/* training: a backward will be asked for. `weights` and `gradients` (NULL without training) are
- * flat buffers of `parameters` on the device; all pointers are kept, none is owned. capacity bounds
- * every layout that will come. */
+/* training: a backward will be asked for. `weights` (of dtype, as activations) and `gradients`
+ * (fp32; NULL without training) are flat buffers of `parameters` on the device; all pointers are
+ * kept, none is owned. capacity bounds every layout that will come. */
 struct err *decoder_create(const struct kernels *kernels, struct comm *group,
-                           const struct parameters *parameters, void *weights, void *gradients,
-                           const struct plan_capacity *capacity, enum recompute recompute,
-                           struct decoder **out);
+                           const struct parameters *parameters, enum dtype dtype, void *weights,
+                           float *gradients, const struct plan_capacity *capacity,
+                           enum recompute recompute, struct decoder **out);
 void decoder_destroy(struct decoder *d);
 size_t decoder_memory_bytes(const struct decoder *d);
 

@@ -95,7 +95,7 @@ void exchange_forward_end(struct exchange *x, const struct plan_kind *kind)
 }
 
 void exchange_backward_begin(struct exchange *x, const struct plan_kind *kind,
-                             struct tensor d_remote_kv, struct tensor packed_kv, float *reduce)
+                             struct tensor d_remote_kv, struct tensor d_packed_kv, float *reduce)
 {
     if (kind->exchange == EXCHANGE_NONE)
         return;
@@ -109,20 +109,20 @@ void exchange_backward_begin(struct exchange *x, const struct plan_kind *kind,
         size_t send[SPEC_MAX_DEGREE], recv[SPEC_MAX_DEGREE];
         to_bytes(x, kind->recv_counts, row_bytes(d_remote_kv), send);
         to_bytes(x, kind->send_counts, row_bytes(d_remote_kv), recv);
-        comm_all_to_all(x->group, x->wire, d_remote_kv.data, send, packed_kv.data, recv);
+        comm_all_to_all(x->group, x->wire, d_remote_kv.data, send, d_packed_kv.data, recv);
     }
     x->exposed_s += clock_s() - began;
     x->kernels->event_record(x->arrived, x->wire);
 }
 
 void exchange_backward_end(struct exchange *x, const struct plan_kind *kind, struct tensor d_kv,
-                           struct tensor d_remote_kv, struct tensor packed_kv)
+                           struct tensor d_remote_kv, struct tensor d_packed_kv)
 {
     if (kind->exchange == EXCHANGE_NONE)
         return;
     x->kernels->event_await(x->arrived, x->compute);
     struct tensor packed =
-        kind->exchange == EXCHANGE_GATHER ? own_slot(x, kind, d_remote_kv) : packed_kv;
+        kind->exchange == EXCHANGE_GATHER ? own_slot(x, kind, d_remote_kv) : d_packed_kv;
     int64_t at = 0;
     for (int i = 0; i < kind->n_send; i++) {
         const struct plan_range *range = &kind->send[i];

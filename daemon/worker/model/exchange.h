@@ -26,11 +26,12 @@ void exchange_forward_begin(struct exchange *x, const struct plan_kind *kind, st
                             struct tensor packed_kv, struct tensor remote_kv);
 void exchange_forward_end(struct exchange *x, const struct plan_kind *kind);
 
-/* The transpose: d_kv [n, w] += the gradients that all ranks hold in d_remote_kv for this rank's
- * rows. reduce: scratch of d_remote_kv's size. d_remote_kv is used up. */
+/* The transpose, all in fp32: d_kv [n, w] += the gradients that all ranks hold in d_remote_kv for
+ * this rank's rows. d_packed_kv [send rows, w] and reduce, of d_remote_kv's size, are scratch.
+ * d_remote_kv is used up. */
 void exchange_backward_begin(struct exchange *x, const struct plan_kind *kind,
-                             struct tensor d_remote_kv, struct tensor packed_kv, float *reduce);
+                             struct tensor d_remote_kv, struct tensor d_packed_kv, float *reduce);
 void exchange_backward_end(struct exchange *x, const struct plan_kind *kind, struct tensor d_kv,
-                           struct tensor d_remote_kv, struct tensor packed_kv);
+                           struct tensor d_remote_kv, struct tensor d_packed_kv);
 
 #endif

@@ -85,10 +85,10 @@ static void attend_backward(const struct layer_pass *pass, const struct plan_kin
     k->attention_delta(q, &call);
     if (take_pieces(pass, kind, false, a->remote_kv, s->d_remote_kv, &call))
         k->attention_backward(q, &call);
-    exchange_backward_begin(pass->exchange, kind, s->d_remote_kv, s->packed_kv, s->reduce);
+    exchange_backward_begin(pass->exchange, kind, s->d_remote_kv, s->d_packed_kv, s->reduce);
     if (take_pieces(pass, kind, true, a->kv, s->d_kv, &call))
         k->attention_backward(q, &call);
-    exchange_backward_end(pass->exchange, kind, s->d_kv, s->d_remote_kv, s->packed_kv);
+    exchange_backward_end(pass->exchange, kind, s->d_kv, s->d_remote_kv, s->d_packed_kv);
 }
 
 /* The three parts of [n, (H + 2 H_kv) d], as heads. */

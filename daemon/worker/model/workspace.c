@@ -54,10 +54,12 @@ static void cut_scratch(struct cutter *c, const struct model_config *m,
     s->d_gate_up = cut(c, c->dtype, n, 2 * m->intermediate);
     s->d_normed = cut(c, c->dtype, n, m->hidden);
     s->d_o = cut(c, c->dtype, n, q);
-    s->d_q = cut(c, c->dtype, n, q);
+    s->d_q = cut(c, DTYPE_F32, n, q);
     s->delta = cut(c, DTYPE_F32, n, m->heads);
-    s->d_kv = cut(c, c->dtype, n, kv);
-    s->d_remote_kv = cut(c, c->dtype, capacity->buffer_rows, kv);
+    s->d_kv = cut(c, DTYPE_F32, n, kv);
+    s->d_remote_kv = cut(c, DTYPE_F32, capacity->buffer_rows, kv);
+    s->d_packed_kv =
+        c->dtype == DTYPE_F32 ? s->packed_kv : cut(c, DTYPE_F32, capacity->send_rows, kv);
     s->d_qkv = cut(c, c->dtype, n, q + kv);
     s->reduce = cut(c, DTYPE_F32, capacity->buffer_rows, kv).data;
 }
@@ -98,7 +100,8 @@ struct err *workspace_create(struct arena *arena, const struct model_config *mod
         out->d_loss_normed = cut(&c, dtype, m, h);
         out->d_residual = cut(&c, dtype, n, h);
     }
-    out->logits = cut(&c, dtype, m < LOGIT_ROWS ? m : LOGIT_ROWS, model->vocab);
+    int64_t logit_rows = plan_logit_rows(dtype_size(dtype));
+    out->logits = cut(&c, dtype, m < logit_rows ? m : logit_rows, model->vocab);
     return NULL;
 }
 
@@ -137,5 +140,6 @@ struct layer_scratch workspace_scratch(const struct workspace *w, int64_t rows, 
     for (size_t i = 0; i < sizeof by_rows / sizeof *by_rows; i++)
         *by_rows[i] = tensor_rows(*by_rows[i], 0, rows);
     s.d_remote_kv = tensor_rows(s.d_remote_kv, 0, remote_rows);
+    s.d_packed_kv = tensor_rows(s.d_packed_kv, 0, send_rows);
     return s;
 }

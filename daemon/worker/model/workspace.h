@@ -8,10 +8,9 @@
 #include "daemon/plan/plan.h"
 #include "kernels/kernels.h"
 
-/* Rows of logits that exist at a time. */
-#define LOGIT_ROWS 512
-
-/* n rows: the rank's. b rows: those of the exchanged buffer. H, H_kv, d, h, f as in the model. */
+/* n rows: the rank's. b rows: those of the exchanged buffer. H, H_kv, d, h, f as in the model.
+ * Activations and their gradients are of one dtype; fp32 are statistics, and the gradients of q, k
+ * and v on their way, which sum what several calls and ranks add. */
 struct layer_activations {
     struct tensor input_normed, input_rstd; /* [n, h], [n] */
     struct tensor qkv;                      /* [n, (H + 2 H_kv) d] before head norms and RoPE */
@@ -30,8 +29,9 @@ struct layer_scratch {
     struct tensor packed_kv; /* [send rows, 2 H_kv d] */
     /* backward only */
     struct tensor d_product, d_gate_up, d_normed; /* [n, f], [n, 2 f], [n, h] */
-    struct tensor d_o, d_q, delta;                /* [n, H d], [n, H d], [n, H] */
-    struct tensor d_kv, d_remote_kv;              /* [n, 2 H_kv d], [b, 2 H_kv d] */
+    struct tensor d_o, d_q, delta;                /* [n, H d], [n, H d] fp32, [n, H] fp32 */
+    struct tensor d_kv, d_remote_kv;              /* [n, 2 H_kv d], [b, 2 H_kv d]; fp32 */
+    struct tensor d_packed_kv;                    /* [send rows, 2 H_kv d] fp32 */
     struct tensor d_qkv;                          /* [n, (H + 2 H_kv) d] */
     float *reduce;                                /* [b, 2 H_kv d]: a reduce-scatter's scratch */
 };
@@ -48,7 +48,7 @@ struct workspace {
     struct tensor loss_weights, losses, loss_rstd;          /* [m] fp32 */
     struct tensor loss_hidden, loss_normed;                 /* [m, h] */
     struct tensor d_loss_hidden, d_loss_normed, d_residual; /* [m, h], [m, h], [n, h] */
-    struct tensor logits;                                   /* [LOGIT_ROWS, V] */
+    struct tensor logits;                                   /* [plan_logit_rows, V] */
 };
 
 /* training: memory for a backward too. keep_all: activations of every layer are kept. `arrays` of
