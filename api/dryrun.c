@@ -10,11 +10,6 @@
 
 #define RANKS_SHOWN 1024
 
-static size_t dtype_bytes(const struct job_spec *spec)
-{
-    return spec->device == SPEC_DEVICE_CUDA ? 2 : 4;
-}
-
 static int64_t micro_batches(const struct job_spec *spec)
 {
     return spec->batch.sequences / spec->parallel.data / spec->batch.micro_sequences;
@@ -62,7 +57,7 @@ static struct err *add_mode(cJSON *modes, const struct job_spec *spec, enum para
                             struct plan_estimate *estimates)
 {
     int degree = mode == MODE_NONE ? 1 : spec->parallel.degree;
-    TRY(plan_estimates(spec, mode, degree, dtype_bytes(spec), estimates));
+    TRY(plan_estimates(spec, mode, degree, spec_dtype_bytes(spec), estimates));
     const struct plan_estimate *most = &estimates[0];
     for (int rank = 1; rank < degree; rank++)
         if (estimates[rank].total_bytes > most->total_bytes)
@@ -79,7 +74,7 @@ static struct err *fill_plan(const struct job_spec *spec, struct plan_estimate *
                              cJSON *json)
 {
     int world = spec_world_size(spec), degree = spec->parallel.degree;
-    TRY(plan_estimates(spec, spec->parallel.mode, degree, dtype_bytes(spec), estimates));
+    TRY(plan_estimates(spec, spec->parallel.mode, degree, spec_dtype_bytes(spec), estimates));
     cJSON *ranks = doc_item(json, "ranks", cJSON_CreateArray());
     for (int rank = 0; rank < world && rank < RANKS_SHOWN; rank++)
         add_rank(ranks, spec, rank, &estimates[rank % degree]);

@@ -6,11 +6,6 @@
 
 #include "daemon/plan/plan.h"
 
-static size_t dtype_bytes(const struct job_spec *spec)
-{
-    return spec->device == SPEC_DEVICE_CUDA ? 2 : 4;
-}
-
 static size_t usable(size_t bytes)
 {
     return bytes - bytes / 16;
@@ -37,8 +32,8 @@ static struct err *estimate(const struct job_spec *spec, struct plan_estimate **
     *out = calloc((size_t)spec->parallel.degree, sizeof **out);
     if (!*out)
         return err_no_memory();
-    struct err *err =
-        plan_estimates(spec, spec->parallel.mode, spec->parallel.degree, dtype_bytes(spec), *out);
+    struct err *err = plan_estimates(spec, spec->parallel.mode, spec->parallel.degree,
+                                     spec_dtype_bytes(spec), *out);
     if (err) {
         free(*out);
         *out = NULL;
@@ -50,7 +45,7 @@ static void choose_parallel(const struct api_control *control, int slots, struct
                             struct problems *problems)
 {
     struct err *err =
-        plan_choose(spec, slots, usable(control->slot_bytes), dtype_bytes(spec),
+        plan_choose(spec, slots, usable(control->slot_bytes), spec_dtype_bytes(spec),
                     &spec->parallel.mode, &spec->parallel.degree, &spec->parallel.data);
     spec->parallel.automatic = false;
     if (err)
@@ -65,6 +60,10 @@ void place_check(const struct api_control *control, struct job_spec *spec,
     if (spec->device == SPEC_DEVICE_CUDA && control->no_cuda)
         problems_add(problems, "/device", "cannot be cuda here: %s", control->no_cuda);
     bool cuda = spec->device == SPEC_DEVICE_CUDA;
+    if (spec->precision == SPEC_PRECISION_AUTO)
+        spec->precision = cuda ? SPEC_PRECISION_BF16 : SPEC_PRECISION_FP32;
+    if (spec->precision == SPEC_PRECISION_BF16 && !cuda)
+        problems_add(problems, "/precision", "is \"bf16\" but must be \"fp32\" on CPUs");
     int64_t slots = cuda ? control->gpu_slots : control->cpu_slots;
     if (spec->parallel.automatic)
         choose_parallel(control, (int)slots, spec, problems);

@@ -7,8 +7,8 @@
 #include "daemon/plan/problems.h"
 #include "daemon/plan/spec.h"
 
-/* Resolves device and parallel where they are "auto"; what cannot be, or cannot be planned, becomes
- * a problem. */
+/* Resolves device, precision and parallel where they are "auto"; what cannot be, or cannot be
+ * planned, becomes a problem. */
 void place_check(const struct api_control *control, struct job_spec *spec,
                  struct problems *problems);
 /* Memory that the job's ranks need at once. */

@@ -475,6 +475,13 @@ void spec_free(struct job_spec *s)
         }
 }
 
+size_t spec_dtype_bytes(const struct job_spec *s)
+{
+    bool automatic = s->precision == SPEC_PRECISION_AUTO;
+    bool bf16 = automatic ? s->device == SPEC_DEVICE_CUDA : s->precision == SPEC_PRECISION_BF16;
+    return bf16 ? 2 : 4;
+}
+
 int spec_world_size(const struct job_spec *s)
 {
     return s->parallel.degree * s->parallel.data;

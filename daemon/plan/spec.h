@@ -18,6 +18,7 @@
 #define SPEC_MAX_DEGREE 1024
 
 enum spec_device { SPEC_DEVICE_AUTO, SPEC_DEVICE_CPU, SPEC_DEVICE_CUDA };
+enum spec_precision { SPEC_PRECISION_AUTO, SPEC_PRECISION_FP32, SPEC_PRECISION_BF16 };
 enum objective_type { OBJECTIVE_BLOCK_DIFFUSION, OBJECTIVE_FAST_DLLM_V2, OBJECTIVE_AUTOREGRESSIVE };
 enum loss_weighting { LOSS_INVERSE_T, LOSS_UNIT };
 enum parallel_mode { MODE_NONE, MODE_BP, MODE_CP, MODE_CSBP };
@@ -37,6 +38,7 @@ struct objective_spec {
 struct job_spec {
     char *name;
     enum spec_device device;
+    enum spec_precision precision;
     struct {
         char *path;                 /* directory with config.json (and weights), or NULL */
         bool random_init;           /* "init": "random" */
@@ -108,6 +110,9 @@ cJSON *spec_to_json(const struct job_spec *spec, const cJSON *model_config);
 cJSON *spec_schema(void);
 
 int spec_world_size(const struct job_spec *spec); /* degree x data */
+/* Of an activation, and of a weight to compute with: 2 in bf16, 4 in fp32. Where the precision is
+ * auto it is the device's: bf16 on GPUs. */
+size_t spec_dtype_bytes(const struct job_spec *spec);
 const char *objective_type_name(enum objective_type type);
 const char *parallel_mode_name(enum parallel_mode mode);
 

@@ -5,6 +5,10 @@
 
 static const char *const device_names[] = {
     [SPEC_DEVICE_AUTO] = "auto", [SPEC_DEVICE_CPU] = "cpu", [SPEC_DEVICE_CUDA] = "cuda", NULL};
+static const char *const precision_names[] = {[SPEC_PRECISION_AUTO] = "auto",
+                                              [SPEC_PRECISION_FP32] = "fp32",
+                                              [SPEC_PRECISION_BF16] = "bf16",
+                                              NULL};
 static const char *const objective_names[] = {[OBJECTIVE_BLOCK_DIFFUSION] = "block_diffusion",
                                               [OBJECTIVE_FAST_DLLM_V2] = "fast_dllm_v2",
                                               [OBJECTIVE_AUTOREGRESSIVE] = "autoregressive",
@@ -60,6 +64,10 @@ const struct spec_field spec_fields[] = {
      .text = "job"},
     {"/device", SPEC_ENUM, AT(device), "Where to train; auto takes GPUs where there are some",
      .fallback = SPEC_FIXED, .number = SPEC_DEVICE_AUTO, .names = device_names},
+    {"/precision", SPEC_ENUM, AT(precision),
+     "What activations and the weights to compute with are kept in; auto is bf16 on GPUs, fp32 on "
+     "CPUs",
+     .fallback = SPEC_FIXED, .number = SPEC_PRECISION_AUTO, .names = precision_names},
 
     {"/model", SPEC_OBJECT, 0, "The decoder to train", .fallback = SPEC_REQUIRED},
     {"/model/path", SPEC_STRING, AT(model.path),

@@ -93,6 +93,10 @@ static void defaults(void **state)
     read_good(json, &s);
     assert_string_equal(s.name, "job");
     assert_int_equal(s.device, SPEC_DEVICE_AUTO);
+    assert_int_equal(s.precision, SPEC_PRECISION_AUTO);
+    assert_int_equal(spec_dtype_bytes(&s), 4);
+    s.device = SPEC_DEVICE_CUDA;
+    assert_int_equal(spec_dtype_bytes(&s), 2);
     assert_null(s.model.path);
     assert_true(s.model.random_init);
     assert_int_equal(s.model.config.vocab, 320);
@@ -136,7 +140,7 @@ static void everything_said(void **state)
 {
     (void)state;
     cJSON *json = changed(
-        "{'name':'x','device':'cpu','model':{'path':'/m','init':'weights'},"
+        "{'name':'x','device':'cuda','precision':'fp32','model':{'path':'/m','init':'weights'},"
         "'objective':{'type':'block_diffusion','block_size':16,'mask_token_id':319,'views':3,"
         "'loss_weighting':'unit','t_min':0.1,'t_max':0.9,'antithetic':false},"
         "'data':{'format':'text','field':'a.b','tokenizer':'bytes','validation':{'fraction':0}},"
@@ -150,7 +154,9 @@ static void everything_said(void **state)
     read_good(json, &s);
     assert_string_equal(s.model.path, "/m");
     assert_false(s.model.random_init);
-    assert_int_equal(s.device, SPEC_DEVICE_CPU);
+    assert_int_equal(s.device, SPEC_DEVICE_CUDA);
+    assert_int_equal(s.precision, SPEC_PRECISION_FP32);
+    assert_int_equal(spec_dtype_bytes(&s), 4);
     assert_int_equal(s.objective.mask_token_id, 319);
     assert_int_equal(s.objective.views, 3);
     assert_int_equal(s.objective.loss_weighting, LOSS_UNIT);
@@ -303,6 +309,8 @@ static void wrong(void **state)
         /* out of range */
         {"{'name':''}", "/name", "0 bytes"},
         {"{'name':'a\\nb'}", "/name", "control character 0x0a"},
+        {"{'precision':'fp16'}", "/precision",
+         "\"fp16\" but must be \"auto\", \"fp32\" or \"bf16\""},
         {"{'device':'tpu'}", "/device", "\"tpu\" but must be \"auto\", \"cpu\" or \"cuda\""},
         {"{'model':{'vocab_size':319}}", "/model/vocab_size", "at least config's vocab_size 320"},
         {"{'model':{'vocab_size':'320'}}", "/model/vocab_size", "a string"},
@@ -348,7 +356,7 @@ static void wrong(void **state)
         {"{'evaluate':{'every':-1}}", "/evaluate/every", "from 0"},
         {"{'restart':{'max':1.5}}", "/restart/max", "1.5"},
         /* unknown */
-        {"{'step':50}", "/step", "known here: name, device, model, "},
+        {"{'step':50}", "/step", "known here: name, device, precision, model, "},
         {"{'objective':{'blocksize':32}}", "/objective/blocksize", "block_size"},
         {"{'data':{'validation':{'share':1}}}", "/data/validation/share", "known here: fraction"},
         {"{'a/b~c':1}", "/a~1b~0c", "not a known field"},
