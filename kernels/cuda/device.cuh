@@ -32,6 +32,18 @@ template <class T, int V> __device__ inline void store(T *p, const vec<T, V> &v)
     *reinterpret_cast<vec<T, V> *>(p) = v;
 }
 
+/* For what is not read again soon: it leaves the L2 cache first. */
+template <class T, int V> __device__ inline void store_once(T *p, const vec<T, V> &v)
+{
+    if constexpr (sizeof v % sizeof(uint4) == 0) {
+#pragma unroll
+        for (size_t i = 0; i < sizeof v / sizeof(uint4); i++)
+            __stcs((uint4 *)p + i, ((const uint4 *)&v)[i]);
+    } else {
+        store(p, v);
+    }
+}
+
 __device__ inline float f32(float x)
 {
     return x;
@@ -67,7 +79,9 @@ template <> __device__ inline float exp_for<float>(float x)
 }
 template <> __device__ inline float exp_for<bf16>(float x)
 {
-    return __expf(x);
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f)); /* 2^(x log2 e) */
+    return y;
 }
 template <class T> __device__ inline float inverse_for(float x);
 template <> __device__ inline float inverse_for<float>(float x)

@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(THREADS, 2)
             float p = exp_for<T>(f32(v.x[k]) - all.top) * factor;
             v.x[k] = rounded<T>(j + k == label ? p - weight : p);
         }
-        store(x + j, v);
+        store_once(x + j, v);
     }
 }
 

@@ -29,50 +29,45 @@ __global__ void __launch_bounds__(BLOCK) rope_kernel(const rope_arguments<T> a)
     extern __shared__ float2 turns[]; /* [rows_a_block, half] */
     int64_t first = (int64_t)blockIdx.x * a.rows_a_block;
     int rows = a.rows - first < a.rows_a_block ? (int)(a.rows - first) : a.rows_a_block;
-    int lane = threadIdx.x % a.lanes, teams = BLOCK / a.lanes, heads = rows * a.heads;
-    vec<T, V> low[K], high[K];
-    auto fetch = [&](int head) {
-        const T *x = head < heads ? a.x.at(first * a.heads + head) : nullptr;
-#pragma unroll
-        for (int k = 0; k < K; k++) {
-            int j = (lane + k * a.lanes) * V;
-            if (!x || j >= a.half)
-                continue;
-            low[k] = load<T, V>(x + j);
-            high[k] = load<T, V>(x + a.half + j);
-        }
-    };
-    /* On its way while the angles are turned into cosines and sines. */
-    fetch(threadIdx.x / a.lanes);
     for (int i = threadIdx.x; i < rows * a.half; i += BLOCK) {
         float cosine, sine;
         sincosf((float)a.positions[first + i / a.half] * a.frequencies[i % a.half], &sine, &cosine);
         turns[i] = make_float2(cosine, a.sign * sine);
     }
     __syncthreads();
+    int lane = threadIdx.x % a.lanes, teams = BLOCK / a.lanes, heads = rows * a.heads;
     for (int at = 0; at < heads; at += teams) {
         int head = at + threadIdx.x / a.lanes;
         bool there = head < heads;
+        vec<T, V> low[K], high[K];
         float squares = 0, rstd = 1;
+        const T *x = there ? a.x.at(first * a.heads + head) : nullptr;
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            int j = (lane + k * a.lanes) * V;
+            if (!there || j >= a.half)
+                continue;
+            low[k] = load<T, V>(x + j);
+            high[k] = load<T, V>(x + a.half + j);
+#pragma unroll
+            for (int i = 0; NORM && i < V; i++)
+                squares +=
+                    f32(low[k].x[i]) * f32(low[k].x[i]) + f32(high[k].x[i]) * f32(high[k].x[i]);
+        }
         if constexpr (NORM) {
-#pragma unroll
-            for (int k = 0; k < K; k++)
-                if (there && (lane + k * a.lanes) * V < a.half)
-#pragma unroll
-                    for (int i = 0; i < V; i++)
-                        squares += f32(low[k].x[i]) * f32(low[k].x[i]) +
-                                   f32(high[k].x[i]) * f32(high[k].x[i]);
             squares = lanes_sum(squares, a.lanes);
             rstd = 1.0f / sqrtf(squares / (float)(2 * a.half) + a.eps);
             if (there && lane == 0)
                 *a.rstd.at(first * a.heads + head) = rstd;
         }
-        T *y = there ? a.y.at(first * a.heads + head) : nullptr;
+        if (!there)
+            continue;
+        T *y = a.y.at(first * a.heads + head);
         const float2 *turn = turns + head / a.heads * a.half;
 #pragma unroll
         for (int k = 0; k < K; k++) {
             int j = (lane + k * a.lanes) * V;
-            if (!there || j >= a.half)
+            if (j >= a.half)
                 continue;
             vec<T, V> w_low, w_high;
             if constexpr (NORM) {
@@ -93,7 +88,6 @@ __global__ void __launch_bounds__(BLOCK) rope_kernel(const rope_arguments<T> a)
             store(y + j, low[k]);
             store(y + a.half + j, high[k]);
         }
-        fetch(head + teams);
     }
 }
 
