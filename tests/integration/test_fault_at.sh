@@ -33,7 +33,7 @@ beginning() {
         mourn
     fi
     [ -z "$DAEMON" ] || end_doomed
-    start_daemon
+    [ -n "$DAEMON" ] || start_daemon
     ask /v1/jobs
     check "$fault at n = $n: no jobs" "$(jq '.jobs | length' "$tmp/asked")" = 0
     stop_daemon
