@@ -1,14 +1,15 @@
 // All jobs, a page at a time, by state and name. What is chosen stands in the address.
 import { useState } from "preact/hooks";
-import { ago, count, percent, when } from "../../lib/format.js";
+import { count, percent } from "../../lib/format.js";
 import { useLive } from "../../lib/poll.js";
 import { place, replaceQuery } from "../../lib/router.js";
 import { Badge, STATES } from "../../ui/badge.jsx";
 import { Button } from "../../ui/button.jsx";
-import { Meter } from "../../ui/meter.jsx";
+import { Progress } from "../../ui/meter.jsx";
 import { Notice } from "../../ui/notice.jsx";
 import { Section } from "../../ui/section.jsx";
 import { Table } from "../../ui/table.jsx";
+import { Ago } from "../../ui/time.jsx";
 import { JobLink } from "./now.jsx";
 
 const PAGE = 25;
@@ -21,12 +22,7 @@ const columns = [
     name: "Steps",
     cell: (job) => (
       <span class="list-steps number">
-        <Meter
-          label={`Steps of ${job.name}`}
-          used={job.step}
-          total={job.steps}
-          text={`${count(job.step)} of ${count(job.steps)}`}
-        />
+        <Progress label={`Steps of ${job.name}`} done={job.step} total={job.steps} state={job.state} />
         <span>
           {count(job.step)} of {count(job.steps)} <span class="muted">{percent(job.step, job.steps)}</span>
         </span>
@@ -36,14 +32,7 @@ const columns = [
   { name: "Reason", cell: (job) => job.reason },
   {
     name: "Changed",
-    cell: (job) => {
-      const time = job.updated_at ?? job.created_at;
-      return (
-        <time class="muted" dateTime={time} title={when(time)}>
-          {ago(time)}
-        </time>
-      );
-    },
+    cell: (job) => <Ago time={job.updated_at ?? job.created_at} />,
   },
 ];
 

@@ -1,53 +1,51 @@
 // One node: its slots, and who it is.
-import { useLive } from "../../lib/poll.js";
-import { ago, bytes, count } from "../../lib/format.js";
+import { bytes, count } from "../../lib/format.js";
 import { Meter } from "../../ui/meter.jsx";
+import { Since } from "../../ui/time.jsx";
 
-const HOLDS_SLOTS = ["starting", "running"];
-
-// The ranks on CPUs or GPUs; a rank holds a slot.
-function used(jobs, device) {
-  return jobs
-    .filter((job) => job.device === device && HOLDS_SLOTS.includes(job.state))
-    .reduce((sum, job) => sum + job.world, 0);
-}
-
-function Slots({ name, used: taken, total }) {
-  const text = `${count(taken)} of ${count(total)} in use, ${count(Math.max(0, total - taken))} free`;
+function Slots({ name, used, total }) {
+  const known = used !== undefined;
+  const text = known
+    ? `${count(used)} of ${count(total)} in use, ${count(Math.max(0, total - used))} free`
+    : count(total);
   return (
     <div class="slots">
       <span class="muted">{name}</span>
-      <Meter label={name} used={taken} total={total} text={text} />
+      {known && <Meter label={name} used={used} total={total} text={text} />}
       <span class="number">{text}</span>
     </div>
   );
 }
 
-export function Node({ node, active }) {
-  const tasks = useLive("/v1/tasks?limit=20", { every_s: 5 });
-  const running = tasks.value?.tasks.filter((task) => task.state === "running").length ?? 0;
-  const { memory_bytes, cores } = node.resources;
+function Facts({ node: { gpu_slots, load, resources, version } }) {
   return (
-    <section class="node" aria-label={`Node ${node.name}`}>
+    <ul class="node-facts muted number">
+      {resources.memory_bytes && <li>{bytes(resources.memory_bytes)} of memory</li>}
+      {resources.cores && <li>{count(resources.cores)} cores</li>}
+      {gpu_slots === 0 && <li>no GPU</li>}
+      <li>dllmd {version}</li>
+      {load && (
+        <li>
+          up for <Since time={load.started_at} />
+        </li>
+      )}
+    </ul>
+  );
+}
+
+export function Node({ node }) {
+  const { cpu_slots, gpu_slots, draining, load, name } = node;
+  return (
+    <section class="node" aria-label={`Node ${name}`}>
       <div class="node-name">
-        <strong>{node.name}</strong>
-        <span class="light" data-tone={node.draining ? "warn" : "good"}>
-          {node.draining ? "draining: takes no new work" : "takes work"}
+        <strong>{name}</strong>
+        <span class="light" data-tone={draining ? "warn" : "good"}>
+          {draining ? "draining: takes no new work" : "takes work"}
         </span>
       </div>
-      <Slots name="CPU slots" used={used(active, "cpu") + running} total={node.cpu_slots} />
-      {node.gpu_slots > 0 && <Slots name="GPUs" used={used(active, "cuda")} total={node.gpu_slots} />}
-      <p class="node-facts muted number">
-        {[
-          memory_bytes && `${bytes(memory_bytes)} of memory`,
-          cores && `${count(cores)} cores`,
-          node.gpu_slots === 0 && "no GPU",
-          `dllmd ${node.version}`,
-          `seen ${ago(node.seen_at)}`,
-        ]
-          .filter(Boolean)
-          .join(" · ")}
-      </p>
+      <Slots name="CPU slots" used={load?.cpu_slots_in_use} total={cpu_slots} />
+      {gpu_slots > 0 && <Slots name="GPUs" used={load?.gpu_slots_in_use} total={gpu_slots} />}
+      <Facts node={node} />
     </section>
   );
 }
