@@ -9,6 +9,7 @@
 #include "daemon/base/clock.h"
 #include "daemon/base/file.h"
 #include "daemon/plan/spec.h"
+#include "daemon/worker/backend.h"
 #include "daemon/worker/comm/comm.h"
 #include "daemon/worker/data/dataset.h"
 #include "daemon/worker/data/order.h"
@@ -27,6 +28,7 @@ struct run {
     int rank, world;
     int replica; /* of spec.parallel.data */
     const struct kernels *kernels;
+    enum dtype dtype;
     struct comm *world_comm, *group_comm; /* the same one where there is one replica */
     struct dataset *dataset;
     struct engine *engine;
@@ -55,17 +57,19 @@ static struct err *read_spec(struct run *run)
         run->rank = link_identity(run->link)->rank;
         run->world = spec_world_size(&run->spec);
         run->replica = run->rank / run->spec.parallel.degree;
-        if (run->spec.device == SPEC_DEVICE_CUDA)
-            e = err_new(ERR_INVALID, "this worker has no CUDA backend");
     }
     return e;
 }
 
-static struct err *connect(struct meeting *meeting, const char *name, int rank, int world,
-                           struct comm **out)
+static struct err *connect(const struct kernels *kernels, struct meeting *meeting, const char *name,
+                           int rank, int world, struct comm **out)
 {
     if (world == 1)
         return comm_create_self(out);
+    if (kernels->device != DEVICE_CPU)
+        return err_new(
+            ERR_INVALID,
+            "%d ranks on GPUs cannot meet: this worker has collectives between CPUs alone", world);
     return comm_create_gloo(meeting, name, rank, world, "127.0.0.1", COLLECTIVE_TIMEOUT_S, out);
 }
 
@@ -74,7 +78,7 @@ static struct err *meet(struct run *run)
 {
     struct meeting meeting = link_meeting(run->link);
     int degree = run->spec.parallel.degree;
-    TRY(connect(&meeting, "world", run->rank, run->world, &run->world_comm));
+    TRY(connect(run->kernels, &meeting, "world", run->rank, run->world, &run->world_comm));
     if (degree == run->world) {
         run->group_comm = run->world_comm;
         return NULL;
@@ -84,7 +88,7 @@ static struct err *meet(struct run *run)
         members[i] = run->replica * degree + i;
     struct meeting_group group = {&meeting, run->world, members, degree};
     struct meeting within = meeting_of_group(&group);
-    return connect(&within, "group", run->rank % degree, degree, &run->group_comm);
+    return connect(run->kernels, &within, "group", run->rank % degree, degree, &run->group_comm);
 }
 
 /* The directories that models may be read from, as the daemon tells them. */
@@ -124,6 +128,7 @@ static struct err *make_engine(struct run *run)
         .objective = spec->objective,
         .mode = spec->parallel.mode,
         .recompute = spec->recompute,
+        .dtype = run->dtype,
         .lengths = {length, spec->data.sequence_length},
     };
     TRY(engine_create(&options, &run->engine));
@@ -174,7 +179,7 @@ static struct err *set_up(struct run *run)
     const struct job_spec *spec = &run->spec;
     if (!told(run, "artifact"))
         return err_new(ERR_INTERNAL, "the daemon's welcome names no artifact");
-    run->kernels = kernels_cpu();
+    TRY(backend_open(spec, &run->kernels, &run->dtype));
     TRY(dataset_open(told(run, "artifact"), spec->data.sequence_length, spec->objective.block_size,
                      spec->data.validation_fraction, &run->dataset));
     TRY(check_dataset(run));
