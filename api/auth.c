@@ -67,6 +67,8 @@ void auth_begin(struct request *r)
             refuse(r, NULL,
                    "This needs a token: send Authorization: Bearer TOKEN. dllmd "
                    "--create-admin-token makes the first.");
+        else
+            r->role = STORE_ROLE_ADMIN;
         return;
     }
     size_t scheme = strcspn(header, " ");
@@ -100,6 +102,7 @@ static struct err *look_up(struct store_tx *tx, struct request *r)
         return NULL;
     }
     snprintf(r->principal, sizeof r->principal, "%s", token.name);
+    r->role = token.role;
     return NULL;
 }
 

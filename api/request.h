@@ -40,9 +40,10 @@ struct request {
     size_t body_bytes, body_capacity;
     bool has_token;
     uint8_t token_hash[STORE_TOKEN_HASH_BYTES];
-    char principal[128]; /* the token's name; "": none was sent */
-    char *if_match;      /* of a route that takes it; NULL: none was sent, or "*" */
-    char *key;           /* Idempotency-Key, or NULL */
+    char principal[128];  /* the token's name; "": none was sent */
+    enum store_role role; /* the token's; admin where none was sent and none is needed */
+    char *if_match;       /* of a route that takes it; NULL: none was sent, or "*" */
+    char *key;            /* Idempotency-Key, or NULL */
     uint8_t body_hash[STORE_REQUEST_HASH_BYTES]; /* where there is a key */
 
     const char *uri_end; /* of what was asked for, as it came: its NUL */

@@ -36,6 +36,7 @@ void route_dataset_delete(struct request *r);
 void route_node_drain(struct request *r);
 void route_backup(struct request *r);
 /* tokens.c */
+void route_me(struct request *r);
 void route_tokens(struct request *r);
 void route_token_create(struct request *r);
 void route_token_revoke(struct request *r);

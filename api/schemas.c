@@ -237,6 +237,11 @@ static const struct member new_token[] = {
     {0},
 };
 static const struct member tokens[] = {{"tokens", "[Token]", NULL, false}, {0}};
+static const struct member me[] = {
+    {"name", "text?", "The token's name; null where none was sent.", false},
+    {"role", "read,submit,admin", "Admin where no token is needed.", false},
+    {0},
+};
 static const struct member token_request[] = {
     {"name", "text", "1 to 100 bytes; no other token that is not revoked has it.", false},
     {"role", "read,submit,admin,agent", NULL, false},
@@ -332,6 +337,7 @@ static const struct {
     {"Load", load},
     {"Log", log_of_rank},
     {"Logs", logs},
+    {"Me", me},
     {"Metrics", metrics},
     {"NewToken", new_token},
     {"Node", node},

@@ -1,4 +1,4 @@
-/* Tokens: list, make, revoke. */
+/* Tokens: list, make, revoke, and say whose one is. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +40,16 @@ void route_tokens(struct request *r)
 {
     if (request_query(r, NULL, 0))
         request_read(r, read_tokens);
+}
+
+void route_me(struct request *r)
+{
+    if (!request_query(r, NULL, 0))
+        return;
+    cJSON *json = cJSON_CreateObject();
+    doc_text(json, "name", r->has_token ? r->principal : NULL);
+    doc_text(json, "role", store_role_name(r->role));
+    request_reply_json(r, 200, json);
 }
 
 /* ---- POST /v1/tokens ---- */

@@ -103,6 +103,8 @@ done <"$tmp/routes"
 check "routes" "$routes" -ge 25
 
 # ---- Who it was ----
+ask "$submit" "$URL/v1/me"
+check "who asks" "$(jq -c . "$tmp/answer")" = '{"name":"submitter","role":"submit"}'
 make_data
 spec mine '.steps = 2' >"$tmp/spec.json"
 ask "$submit" --json "@$tmp/spec.json" "$URL/v1/jobs"

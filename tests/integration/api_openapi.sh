@@ -163,6 +163,7 @@ check "a dataset is deleted: $(cat "$tmp/answer")" "$status" = 204
 check "its files are gone, too" ! -e "$directory"
 post_tokens --json '{"name": "t", "role": "read", "expires_in_s": 60}'
 get_tokens
+get_me
 delete_tokens_id 1
 post_backup
 check "a backup" "$(sqlite3 "$(answer .path)" 'SELECT count(*) FROM jobs; PRAGMA integrity_check' 2>/dev/null |

@@ -3,6 +3,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { connection } from "../lib/connection.js";
 import { useLive } from "../lib/poll.js";
+import { may, useRole } from "../lib/role.js";
 import { find, href, place } from "../lib/router.js";
 import { session, signOut } from "../lib/session.js";
 import { nextTheme, theme } from "../lib/theme.js";
@@ -63,7 +64,7 @@ function Navigation({ pages, current }) {
   return (
     <nav aria-label="Pages">
       {pages
-        .filter((page) => page.nav)
+        .filter((page) => page.nav && (!page.role || may(page.role)))
         .map((page) => (
           <a href={href(page.path)} aria-current={page === current ? "page" : undefined} key={page.path}>
             {page.nav}
@@ -109,6 +110,7 @@ export function Shell({ pages }) {
   const { wanted, token } = session.value;
   const found = find(pages, path);
   const Page = found?.page.page ?? Missing;
+  useRole();
   useArrival(wanted ? "sign in" : path);
   return (
     <>
