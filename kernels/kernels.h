@@ -35,7 +35,7 @@
 
 /* Raised whenever a struct or the meaning of a function below changes. A plugin of another number
  * is to be refused by name. */
-#define KERNELS_ABI 2
+#define KERNELS_ABI 3
 
 enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_I32, DTYPE_U8 };
 size_t dtype_size(enum dtype dtype);
@@ -100,6 +100,9 @@ struct attention {
     struct tensor delta;
     int n_pieces;
     struct attention_piece pieces[ATTENTION_PIECES];
+    /* Not 0: calls of the same number have the same shapes, and equal chunks and intervals in the
+     * same pieces, so a backend may keep in the queue what it made of them. */
+    uint64_t pattern;
 };
 
 struct adamw {
@@ -131,6 +134,8 @@ struct kernels {
     void (*event_destroy)(struct kernel_event *e);
     void (*event_record)(struct kernel_event *e, struct kernel_queue *q);
     void (*event_await)(struct kernel_event *e, struct kernel_queue *q);
+    /* Seconds between two events that were recorded, and have happened; 0 if they have not. */
+    double (*event_between_s)(const struct kernel_event *begin, const struct kernel_event *end);
 
     /* Moving and filling. upload and download copy between host memory and the device. */
     void (*upload)(struct kernel_queue *q, void *device, const void *host, size_t bytes);
@@ -169,7 +174,8 @@ struct kernels {
     void (*rope)(struct kernel_queue *q, struct tensor x, struct tensor positions,
                  struct tensor inv_freq, bool inverse);
 
-    /* out = silu(gate) * up; all [n, m]. backward overwrites dgate and dup. */
+    /* out = silu(gate) * up; all [n, m]. backward overwrites dgate and dup, which may be gate and
+     * up. */
     void (*swiglu_forward)(struct kernel_queue *q, struct tensor out, struct tensor gate,
                            struct tensor up);
     void (*swiglu_backward)(struct kernel_queue *q, struct tensor dgate, struct tensor dup,

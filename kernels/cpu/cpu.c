@@ -36,6 +36,7 @@ const struct kernels *kernels_cpu(void)
         .event_destroy = cpu_event_destroy,
         .event_record = cpu_event_record,
         .event_await = cpu_event_await,
+        .event_between_s = cpu_event_between_s,
         .upload = upload,
         .download = download,
         .copy = cpu_copy,

@@ -105,6 +105,7 @@ struct err *cpu_event_create(struct kernel_event **out);
 void cpu_event_destroy(struct kernel_event *e);
 void cpu_event_record(struct kernel_event *e, struct kernel_queue *q);
 void cpu_event_await(struct kernel_event *e, struct kernel_queue *q);
+double cpu_event_between_s(const struct kernel_event *begin, const struct kernel_event *end);
 
 void cpu_transfer(struct kernel_queue *q, void *to, const void *from, size_t bytes);
 void cpu_copy(struct kernel_queue *q, struct tensor dst, struct tensor src);

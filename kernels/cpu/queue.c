@@ -9,9 +9,12 @@
 
 #include <stdlib.h>
 
+#include "daemon/base/clock.h"
+
 #define ALIGNMENT 256
 
 struct kernel_event {
+    double time_s;
     struct err *failure;
 };
 
@@ -94,6 +97,7 @@ void cpu_event_destroy(struct kernel_event *e)
 
 void cpu_event_record(struct kernel_event *e, struct kernel_queue *q)
 {
+    e->time_s = clock_s();
     err_free(e->failure);
     e->failure = copy_of(q->failure);
 }
@@ -102,4 +106,9 @@ void cpu_event_await(struct kernel_event *e, struct kernel_queue *q)
 {
     if (e->failure)
         cpu_fail(q, copy_of(e->failure));
+}
+
+double cpu_event_between_s(const struct kernel_event *begin, const struct kernel_event *end)
+{
+    return end->time_s - begin->time_s;
 }

@@ -27,6 +27,7 @@ static const struct kernels table = {
     .event_destroy = cuda_event_destroy,
     .event_record = cuda_event_record,
     .event_await = cuda_event_await,
+    .event_between_s = cuda_event_between_s,
     .upload = cuda_upload,
     .download = cuda_download,
     .copy = cuda_copy,

@@ -66,6 +66,7 @@ struct err *cuda_event_create(struct kernel_event **out);
 void cuda_event_destroy(struct kernel_event *e);
 void cuda_event_record(struct kernel_event *e, struct kernel_queue *q);
 void cuda_event_await(struct kernel_event *e, struct kernel_queue *q);
+double cuda_event_between_s(const struct kernel_event *begin, const struct kernel_event *end);
 
 void cuda_upload(struct kernel_queue *q, void *device, const void *host, size_t bytes);
 void cuda_download(struct kernel_queue *q, void *host, const void *device, size_t bytes);

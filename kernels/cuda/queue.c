@@ -174,7 +174,7 @@ struct err *cuda_event_create(struct kernel_event **out)
     struct kernel_event *e = calloc(1, sizeof *e);
     if (!e)
         return err_no_memory();
-    cudaError_t answer = cudaEventCreateWithFlags(&e->event, cudaEventDisableTiming);
+    cudaError_t answer = cudaEventCreate(&e->event);
     if (answer != cudaSuccess) {
         free(e);
         return cuda_error(answer, "making an event");
@@ -204,6 +204,15 @@ void cuda_event_await(struct kernel_event *e, struct kernel_queue *q)
     cuda_check(q, cudaStreamWaitEvent(q->stream, e->event, 0), "awaiting an event");
     if (e->failure)
         cuda_fail(q, copy_of(e->failure));
+}
+
+double cuda_event_between_s(const struct kernel_event *begin, const struct kernel_event *end)
+{
+    float ms;
+    if (cudaEventElapsedTime(&ms, begin->event, end->event) == cudaSuccess)
+        return ms * 1e-3;
+    cudaGetLastError(); /* nobody's failure */
+    return 0;
 }
 
 /* ---- Bytes ---- */

@@ -232,6 +232,9 @@ static void swiglu_and_its_gradients(void **state)
         check_tensor("out", out, eo, 1e-6, 1);
         check_tensor("dgate", dgate, eg, 1e-6, 1);
         check_tensor("dup", dup, eu, 1e-6, 1);
+        kernels->swiglu_backward(queue, gate, up, dout, gate, up);
+        check_tensor("dgate in place", gate, eg, 1e-6, 1);
+        check_tensor("dup in place", up, eu, 1e-6, 1);
         free_all();
     }
 }

@@ -62,6 +62,7 @@ static void a_queue_keeps_its_first_failure_and_does_nothing_more(void **state)
     kernels->event_record(e, q);
     kernels->event_await(e, third);
     assert_null(kernels->queue_wait(third));
+    assert_true(kernels->event_between_s(e, e) == 0);
 
     assert_null(cpu_scratch(q, SIZE_MAX / 2 + 1));
     assert_failed(q);
