@@ -210,6 +210,27 @@ static void test_who_waits_in_vain_gives_up(void **state)
     assert_int_equal(count_names(directory_of(state), "step-"), 0);
 }
 
+/* Nobody but rank 0 makes the work directory, so one that a newer attempt swept away stays away;
+ * and a rank that fails before it is there leaves word all the same. */
+static void test_the_directory_is_made_once(void **state)
+{
+    struct fixture_rank ranks[2];
+    fixture_ranks(ranks, directory_of(state), 1, 2, 5);
+    ranks[1].patience_s = 0.02;
+    fixture_run(&ranks[1], 1);
+    assert_int_equal(ranks[1].status.phase, CHECKPOINT_FAILED);
+    FAILS(ranks[1].status.error, ERR_TIMEOUT, "the directory of rank 0 did not come within 0.02 s");
+    ranks[1].status.error = NULL;
+    assert_int_equal(count_names(directory_of(state), ".partial"), 0);
+    fixture_run(&ranks[0], 1);
+    assert_int_equal(ranks[0].status.phase, CHECKPOINT_FAILED);
+    FAILS(ranks[0].status.error, ERR_ABORTED,
+          "step 5 was given up: rank 1: the directory of rank 0");
+    ranks[0].status.error = NULL;
+    fixture_forget(ranks, 2);
+    assert_int_equal(count_names(directory_of(state), "step-"), 0);
+}
+
 static void test_a_failure_is_told_to_all_and_the_next_one_works(void **state)
 {
     struct fixture_rank ranks[2];
@@ -401,6 +422,7 @@ int main(void)
         TEST(test_one_at_a_time),
         TEST(test_a_rank_may_leave_when_its_shard_is_written),
         TEST(test_who_waits_in_vain_gives_up),
+        TEST(test_the_directory_is_made_once),
         TEST(test_a_failure_is_told_to_all_and_the_next_one_works),
         TEST(test_ranks_that_disagree_write_nothing),
         TEST(test_the_checkpoint_of_an_older_attempt_stays),

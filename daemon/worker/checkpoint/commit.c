@@ -35,6 +35,12 @@ static char *join(const char *parent, const char *name)
     return asprintf(&path, "%s/%s", parent, name) < 0 ? NULL : path;
 }
 
+/* "<parent>/<name>", without memory of its own. */
+static bool name_path(char out[PATH_MAX], const char *parent, const char *name)
+{
+    return snprintf(out, PATH_MAX, "%s/%s", parent, name) < PATH_MAX;
+}
+
 static struct err *name_paths(struct commit *c, int64_t attempt, int64_t number)
 {
     char name[CHECKPOINT_NAME_BYTES], aborted[CHECKPOINT_NAME_BYTES], shard[CHECKPOINT_SHARD_BYTES];
@@ -42,10 +48,11 @@ static struct err *name_paths(struct commit *c, int64_t attempt, int64_t number)
     checkpoint_temporary_name(CHECKPOINT_PARTIAL, attempt, c->step, number, c->work_name);
     checkpoint_temporary_name(CHECKPOINT_ABORTED, attempt, c->step, number, aborted);
     checkpoint_shard_name(c->rank, c->world, shard);
-    if (!(c->work = join(c->directory, c->work_name)) || !(c->inner = join(c->work, name)) ||
-        !(c->aborted = join(c->directory, aborted)) || !(c->final = join(c->directory, name)) ||
-        !(c->shard = join(c->inner, shard)))
-        return err_no_memory();
+    if (!name_path(c->work, c->directory, c->work_name) || !name_path(c->inner, c->work, name) ||
+        !name_path(c->aborted, c->directory, aborted) || !name_path(c->final, c->directory, name) ||
+        !name_path(c->shard, c->inner, shard))
+        return err_new(ERR_INVALID, "%s is too long for the directory of checkpoints",
+                       c->directory);
     return NULL;
 }
 
@@ -58,25 +65,16 @@ struct err *commit_init(struct commit *c, const char *directory, int rank, int64
         .world = facts->world,
         .job = facts->job,
         .step = facts->step,
-        .head = checkpoint_manifest_head(facts, parameters),
     };
-    struct err *e = c->head ? identify(c) : err_no_memory();
-    if (!e)
-        e = name_paths(c, facts->attempt, number);
-    if (e)
-        commit_free(c);
-    return e;
+    TRY(name_paths(c, facts->attempt, number));
+    c->head = checkpoint_manifest_head(facts, parameters);
+    return c->head ? identify(c) : err_no_memory();
 }
 
 void commit_free(struct commit *c)
 {
-    free(c->shard);
-    free(c->final);
-    free(c->aborted);
-    free(c->inner);
-    free(c->work);
     cJSON_Delete(c->head);
-    *c = (struct commit){0};
+    c->head = NULL;
 }
 
 /* ---- Looking ---- */
@@ -140,7 +138,7 @@ struct err *commit_look(const struct commit *c, bool *done)
     }
     if (aborted)
         return read_reason(c);
-    if (!work)
+    if (!work && c->entered)
         return err_new(ERR_ABORTED, "%s was removed while the checkpoint was written", c->work);
     return NULL;
 }
@@ -152,10 +150,17 @@ static struct err *make_directory(const char *path)
     return mkdir(path, 0777) == 0 || errno == EEXIST ? NULL : err_errno(errno, "%s", path);
 }
 
-struct err *commit_make(const struct commit *c)
+struct err *commit_enter(struct commit *c, bool *entered)
 {
-    TRY(make_directory(c->work));
-    return make_directory(c->inner);
+    if (c->rank == 0) {
+        TRY(make_directory(c->work));
+        c->entered = true;
+        TRY(make_directory(c->inner));
+    } else {
+        TRY(exists(c->inner, &c->entered));
+    }
+    *entered = c->entered;
+    return NULL;
 }
 
 static char *side_path(const struct commit *c, int rank)
@@ -306,9 +311,10 @@ static void discard_work(const struct commit *c)
     err_free(checkpoint_discard(c->directory, c->work_name));
 }
 
-static void leave_reason(const struct commit *c, const struct err *reason)
+/* directory: c->work or c->aborted */
+static void leave_reason(const struct commit *c, const char *directory, const struct err *reason)
 {
-    char *path = join(c->work, REASON_FILE), *text;
+    char *path = join(directory, REASON_FILE), *text;
     if (path && asprintf(&text, "rank %d: %s", c->rank, err_message(reason)) >= 0) {
         err_free(file_replace(path, text, strlen(text)));
         free(text);
@@ -333,12 +339,15 @@ void commit_abort(const struct commit *c, const struct err *reason)
     err_free(exists(c->work, &work));
     err_free(exists(c->aborted, &aborted));
     if (work && !aborted)
-        leave_reason(c, reason);
+        leave_reason(c, c->work, reason);
     /* Where another rank was first, the target is there and not empty, or the source is gone. */
     if (rename(c->work, c->aborted) == 0)
         empty_aborted(c);
-    else
+    else if (work)
         discard_work(c);
+    else if (mkdir(c->aborted, 0777) ==
+             0) /* it is not there yet: without this rank it is nothing */
+        leave_reason(c, c->aborted, reason);
 }
 
 void commit_clear(const struct commit *c)

@@ -1,6 +1,6 @@
 /* How the ranks of an attempt make one checkpoint of their shards without talking: through names.
  *
- *   .partial-2-step-000000012-1/          the work directory, made by whoever comes first
+ *   .partial-2-step-000000012-1/          the work directory, made by rank 0, once
  *       step-000000012/                   what becomes the checkpoint
  *           shard-00000-of-00002.safetensors
  *           manifest.json
@@ -17,6 +17,10 @@
  * fails renames the work directory to `.aborted-…`; then no commit can happen any more, and the
  * other ranks find the reason there. So commit and abort exclude each other by rename(2) alone.
  *
+ * A newer attempt sweeps the work directory away by one rename, and it never comes back: what is
+ * renamed to `step-…` is the directory that all ranks wrote into, never one that was made anew in
+ * the middle. So only rank 0 makes it, and the others wait until it is there.
+ *
  * The step may be taken: by the same step of an older attempt, which saw the same samples and is as
  * good. Then the checkpoint that is there stays, and this one is given up without an error.
  */
@@ -24,6 +28,7 @@
 #define CHECKPOINT_COMMIT_H
 
 #include <cjson/cJSON.h>
+#include <limits.h>
 #include <stdbool.h>
 
 #include "daemon/base/err.h"
@@ -39,17 +44,19 @@ struct commit {
     cJSON *head;               /* of the manifest */
     char id[DIGEST_CHARS + 1]; /* of the head: equal where all ranks mean the same */
     char work_name[CHECKPOINT_NAME_BYTES];
-    char *work, *inner, *aborted, *final; /* paths */
-    char *shard;                          /* path of this rank's */
+    char work[PATH_MAX], inner[PATH_MAX], aborted[PATH_MAX], final[PATH_MAX];
+    char shard[PATH_MAX]; /* this rank's */
+    bool entered;         /* the work directory was there */
 };
 
-/* number: of this checkpoint within the attempt, the same on all ranks. */
+/* number: of this checkpoint within the attempt, the same on all ranks. After an error c can still
+ * be asked with commit_look and given up with commit_abort; commit_free in any case. */
 struct err *commit_init(struct commit *c, const char *directory, int rank, int64_t number,
                         const struct checkpoint_facts *facts, const struct parameters *parameters);
 void commit_free(struct commit *c);
 
-/* Makes the directories that are not there yet. */
-struct err *commit_make(const struct commit *c);
+/* Rank 0 makes the work directory; another rank looks whether it is there: *entered. */
+struct err *commit_enter(struct commit *c, bool *entered);
 /* Says that this rank's shard is on disk at c->shard. */
 struct err *commit_shard(const struct commit *c, double created_s, const cJSON *ranges);
 

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -96,11 +97,49 @@ static bool pause_unless_leaving(struct checkpoint_writer *w, double pause_s)
     return leaving;
 }
 
+/* A wait for other ranks, in ever longer pauses. */
+struct waiting {
+    double began_s, pause_s;
+};
+
+static struct waiting begin_waiting(void)
+{
+    return (struct waiting){.began_s = clock_s(), .pause_s = FIRST_PAUSE_S};
+}
+
+/* One more pause; `missing`: what of which rank is waited for. */
+static struct err *go_on_waiting(struct checkpoint_writer *w, struct waiting *wait,
+                                 const char *missing, int rank, bool *leaving)
+{
+    if (clock_s() - wait->began_s > w->patience_s)
+        return err_new(ERR_TIMEOUT, "the %s of rank %d did not come within %g s", missing, rank,
+                       w->patience_s);
+    *leaving = pause_unless_leaving(w, wait->pause_s);
+    if (*leaving)
+        return err_new(ERR_ABORTED, "rank %d does not wait for the other ranks any more", w->rank);
+    wait->pause_s = fmin(wait->pause_s * 2, LONGEST_PAUSE_S);
+    return NULL;
+}
+
+/* Returns when there is a place for this rank's shard, or *done: it needs none. */
+static struct err *enter(struct checkpoint_writer *w, struct commit *c, bool *done, bool *leaving)
+{
+    struct waiting wait = begin_waiting();
+    bool entered;
+    for (;;) {
+        TRY(commit_enter(c, &entered));
+        TRY(commit_look(c, done)); /* an older attempt may have it, or another rank gave it up */
+        if (entered || *done)
+            return NULL;
+        TRY(go_on_waiting(w, &wait, "directory", 0, leaving));
+    }
+}
+
 /* This rank's shard is on disk: returns when all are, and the checkpoint has its name. */
 static struct err *see_it_committed(struct checkpoint_writer *w, const struct commit *c,
                                     bool *leaving)
 {
-    double began_s = clock_s(), pause_s = FIRST_PAUSE_S;
+    struct waiting wait = begin_waiting();
     for (;;) {
         bool done;
         int missing;
@@ -108,35 +147,16 @@ static struct err *see_it_committed(struct checkpoint_writer *w, const struct co
         if (done)
             return NULL;
         TRY(commit_try(c, &missing));
-        if (missing < 0)
-            continue;
-        if (clock_s() - began_s > w->patience_s)
-            return err_new(ERR_TIMEOUT, "the shard of rank %d did not come within %g s", missing,
-                           w->patience_s);
-        *leaving = pause_unless_leaving(w, pause_s);
-        if (*leaving)
-            return err_new(ERR_ABORTED, "rank %d does not wait for the other ranks any more",
-                           w->rank);
-        pause_s = pause_s * 2 < LONGEST_PAUSE_S ? pause_s * 2 : LONGEST_PAUSE_S;
+        if (missing >= 0)
+            TRY(go_on_waiting(w, &wait, "shard", missing, leaving));
     }
 }
 
-/* 0: there is none. */
-static ino_t inode_of(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) ? 0 : st.st_ino;
-}
-
-/* *inode: of the work directory. */
-static struct err *write_parts(struct checkpoint_writer *w, const struct commit *c, ino_t *inode,
-                               bool *leaving)
+static struct err *write_parts(struct checkpoint_writer *w, struct commit *c, bool *leaving)
 {
     bool done;
-    TRY(commit_make(c));
-    *inode = inode_of(c->work);
-    TRY(commit_look(c, &done));
-    if (done) /* by an older attempt */
+    TRY(enter(w, c, &done, leaving));
+    if (done)
         return NULL;
     TRY(write_shard(w, c));
     return see_it_committed(w, c, leaving);
@@ -151,12 +171,9 @@ static void sweep(struct checkpoint_writer *w)
 
 /* Between the ranks' renames an error may only mean that another rank was faster, with the commit
  * or with giving up: what is on disk decides. */
-static struct err *settle(const struct commit *c, ino_t inode, struct err *e)
+static struct err *settle(const struct commit *c, struct err *e)
 {
     bool done = false;
-    /* A newer attempt swept the directory that this rank wrote into; another rank of this attempt
-     * may have made it anew. */
-    bool swept_away = inode && inode_of(c->work) != inode;
     struct err *others = commit_look(c, &done);
     if (!done) {
         commit_abort(c, e);
@@ -169,11 +186,6 @@ static struct err *settle(const struct commit *c, ino_t inode, struct err *e)
     } else if (others && err_kind(others) == ERR_ABORTED) {
         err_free(e);
         return others;
-    } else if (swept_away) {
-        struct err *swept =
-            err_new(ERR_ABORTED, "removed while it was written: %s", err_message(e));
-        err_free(e);
-        e = swept;
     }
     err_free(others);
     return e;
@@ -184,11 +196,11 @@ static struct err *write_checkpoint(struct checkpoint_writer *w)
     struct commit c;
     bool leaving = false;
     sweep(w);
-    TRY(commit_init(&c, w->directory, w->rank, w->number, &w->facts, w->parameters));
-    ino_t inode = 0;
-    struct err *e = write_parts(w, &c, &inode, &leaving);
+    struct err *e = commit_init(&c, w->directory, w->rank, w->number, &w->facts, w->parameters);
+    if (!e)
+        e = write_parts(w, &c, &leaving);
     if (e && !leaving)
-        e = settle(&c, inode, e);
+        e = settle(&c, e);
     if (!e)
         commit_clear(&c);
     if (!e && asprintf(&w->manifest, "%s/" CHECKPOINT_MANIFEST, c.final) < 0) {
