@@ -18,8 +18,11 @@ static char *make(void)
     cJSON *json = cJSON_CreateObject();
     cJSON_AddStringToObject(json, "name", "a");
     cJSON *list = cJSON_AddArrayToObject(json, "list");
-    for (int i = 1; i < 3; i++)
-        cJSON_AddItemToArray(list, cJSON_CreateNumber(i));
+    for (int i = 1; i < 3; i++) {
+        cJSON *number = cJSON_CreateNumber(i);
+        if (!cJSON_AddItemToArray(list, number))
+            cJSON_Delete(number);
+    }
     cJSON *inner = cJSON_AddObjectToObject(json, "inner");
     cJSON_AddTrueToObject(inner, "b");
     cJSON_AddStringToObject(inner, "c", "d");
